@@ -104,7 +104,7 @@ class StatusTests(PageTestCase):
         self.assertEqual("cluster IP 10.96.0.1 port 80 node port 30080", well[1])
         self.assertEqual("10.0.0.1:80 10.0.0.2:80", well[2])
         self.assertEqual(["40000", "1 of 1,234", "2.0 KiB in, 3.0 MiB out"], well[3:])
-        self.assertIn("left out for 30 s", ill[2])
+        self.assertIn("ejected for 30 s", ill[2])
         self.assertIn("5 failed dials, the last: connection refused", ill[2])
         self.assertIn("5 without endpoint", ill[4])
         self.assertEqual("none: clients are dropped", none[2])
@@ -122,7 +122,7 @@ class StatusTests(PageTestCase):
         unread, known, elsewhere = self.render().rows["services"]
         self.assertEqual(["the kernel", "7", ""], elsewhere[3:])
         self.assertEqual(["the kernel", "12 of 4,321", ""], known[3:])
-        self.assertEqual(["the kernel", "4,321 in all", ""], unread[3:])
+        self.assertEqual(["the kernel", "4,321 in total", ""], unread[3:])
 
     def test_without_a_socket(self):
         """It gets one with its first endpoints."""

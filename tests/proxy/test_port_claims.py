@@ -272,4 +272,4 @@ class ClaimsTests(KernelTestCase):
         """Other reasons are reported as they are."""
         self.patch(socket, "socket", self.refuse)
         [problem] = self.claims.claim({key(): [node_port()]}).values()
-        self.assertEqual("TCP port 30080 (IPv4) cannot be held: Too many open files", problem)
+        self.assertEqual("TCP port 30080 (IPv4) cannot be claimed: Too many open files", problem)

@@ -53,7 +53,7 @@ class Conntrack:
 
 def _delete_entries(version: int, stale: Collection[StaleFlows]) -> int:
     with (
-        as_steering_failed("cannot have flows of before the change forgotten", ERROR_TEXTS),
+        as_steering_failed("cannot delete the conntrack entries of previous flows", ERROR_TEXTS),
         NetlinkSocket(NETLINK_ROUTE) as routes,
         NetlinkSocket(NETLINK_NETFILTER) as firewall,
     ):

@@ -152,14 +152,14 @@ async def _uses_kernel_mode(
         return settings.mode is Mode.KERNEL
     if settings.back_end is BackEnd.IPTABLES:
         return False
-    why: str | None = "this machine forwards nothing (net.ipv4.ip_forward is 0)"
+    why: str | None = "this machine does not forward packets (net.ipv4.ip_forward is 0)"
     if forwards(versions):
         for version in versions:
             why = await kernel_mode_available(programs, version)
             if why is not None:
                 break
     if why is not None:
-        _log.info("Connections are carried in user mode, since the kernel cannot: {why}", why=why)
+        _log.info("Using user mode, because kernel mode is not available: {why}", why=why)
     return why is None
 
 

@@ -59,7 +59,7 @@ def _port_range(text: str) -> range | None:
     if (first, last) == (0, 0):
         return None
     if not 1 <= first <= last <= 65535:
-        raise ValueError(f"{text!r} has no ports of 1 to 65535 in their order")
+        raise ValueError(f"{text!r} is not an ascending range within 1 to 65535")
     return range(first, last + 1)
 
 

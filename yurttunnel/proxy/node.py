@@ -87,7 +87,7 @@ class ThisNode(MultiService):
         self._refreshes = Reconciler(
             clock,
             period,
-            "looking at the addresses of this machine",
+            "reading the addresses of this machine",
             self._read_addresses,
             settle=SETTLE_SECONDS,
             spacing=SPACING_SECONDS,
@@ -137,7 +137,7 @@ def machine_addresses() -> frozenset[Address]:
     Raises :class:`SteeringFailed`.
     """
     with (
-        as_steering_failed("cannot ask for the addresses of this machine", {}),
+        as_steering_failed("cannot read the addresses of this machine", {}),
         NetlinkSocket(NETLINK_ROUTE) as routes,
     ):
         return frozenset(

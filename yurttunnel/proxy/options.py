@@ -110,8 +110,8 @@ class Options(CommandOptions[Settings]):
         with suppress(OSError):
             if _OF_KUBE_PROXY in read_plain(path):
                 self._log.warn(
-                    "--config {file} is ignored: it is kube-proxy's; give flags, or a file of them"
-                    " (docs/configuration.md)",
+                    "--config {file} is ignored, because it is a KubeProxyConfiguration: use"
+                    " flags, or a file of flags (docs/configuration.md)",
                     file=str(path),
                 )
                 return {}

@@ -80,11 +80,11 @@ def syncs_section(health: SyncHealth, proxier: Callable[[], Proxier | None]) -> 
         last = health.last_synced
         rows: list[tuple[str, Content]] = [
             (
-                "Last that went well",
+                "Last successful sync",
                 "none yet" if last is None else formatting.ago(formatting.at(last), moment.now),
             ),
-            ("It took", formatting.round_trip(what.last_took)),
-            ("Changes have been waiting for", formatting.duration(health.waits())),
+            ("Duration", formatting.round_trip(what.last_took)),
+            ("Oldest waiting change", formatting.duration(health.waits())),
             ("Since the start", ", ".join(f"{each:,} {how}" for how, each in what.syncs.items())),
         ]
         content = [element("h2", "Syncs of sockets and rules"), pairs("Syncs", rows)]
@@ -157,7 +157,7 @@ def _endpoint(endpoint: Endpoint, stats: EndpointStats | None, now: float) -> Co
         return joined(str(endpoint), element("small", details))
     remaining = formatting.duration(stats.ejected_until - now)
     return joined(
-        str(endpoint), " ", mark("bad", f"left out for {remaining}"), element("small", details)
+        str(endpoint), " ", mark("bad", f"ejected for {remaining}"), element("small", details)
     )
 
 
@@ -172,7 +172,7 @@ def _connections(each: ServiceStatus) -> Content:
     if stats.total is None:
         return f"{stats.active:,}" if stats.active else ""
     if stats.active is None:
-        return f"{stats.total:,} in all"
+        return f"{stats.total:,} in total"
     failed = stats.failed if isinstance(stats, SocketStats) else 0
     refused = element("small", f"{failed:,} without endpoint") if failed else ""
     return joined(f"{stats.active:,} of {stats.total:,}", refused)

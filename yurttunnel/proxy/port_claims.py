@@ -112,7 +112,7 @@ class PortClaims:
                 if claim not in owners:
                     owners[claim] = self._owner(claim, claimants)
                 if key != owners[claim]:
-                    problems[key, portal] = f"{binding} is that of {owners[claim]} already"
+                    problems[key, portal] = f"{binding} already belongs to {owners[claim]}"
         self._owners = owners
         return problems
 
@@ -218,4 +218,4 @@ def _failure_text(binding: _Binding, error: OSError, ours: bool) -> str:
             f"{binding} is in use by another process: choose another port, or stop the process"
             f" that `ss -{table}anp sport = :{binding.port}` shows"
         )
-    return f"{binding} cannot be held: {error.strerror}"
+    return f"{binding} cannot be claimed: {error.strerror}"

@@ -59,7 +59,7 @@ PROGRAM = "yurtproxy"
 LIVE_FLAGS = (flag_table.DRAIN_TIMEOUT, flag_table.UDP_TIMEOUT, flag_table.UDP_FIRST_TIMEOUT)
 """The flags that can change while the proxy runs."""
 
-STARTING = "it is being found out what this machine has to lead Services here"
+STARTING = "the proxy is checking which modes and firewall back ends this machine supports"
 
 
 class ProxyProcess:
@@ -243,7 +243,7 @@ class ProxyProcess:
         )
         debug = Debug(reactor, tuple, lag, log_level_filter)
         mode = JsonPage(
-            "mode", "Who carries connections, led by what, as JSON", self._mode, STARTING
+            "mode", "Mode and firewall back end of the proxy, as JSON", self._mode, STARTING
         )
         features = [services_page(reactor, self._service_statuses), mode]
         pages = meta_pages(status, self._readiness, metrics, None, features) | debug.protected_pages

@@ -105,7 +105,7 @@ class Proxier(Service):
         self._redirect_addresses: frozenset[Address] = frozenset()
         self._stale: dict[tuple[int, Protocol], set[StaleFlows]] = {}
         self._generation: int | None = None
-        self._rules_problem: str | None = "no rules have been made yet"
+        self._rules_problem: str | None = "no rules have been created yet"
         self._flows_problem: str | None = None
         self.problems: tuple[Problem, ...] = ()
         """What is not served as it should be, as of the last sync."""
@@ -122,7 +122,7 @@ class Proxier(Service):
         self._reconciler = Reconciler(
             clock,
             settings.period,
-            "keeping Services",
+            "syncing Services",
             self._sync,
             spacing=settings.min_period,
             burst=SYNC_BURST,
@@ -131,7 +131,7 @@ class Proxier(Service):
             finish=STOP_SECONDS,
         )
         self._rule_checks = Reconciler(
-            clock, CHECK_SECONDS, "looking at the rules of the firewall", self._check_rules
+            clock, CHECK_SECONDS, "checking the firewall rules", self._check_rules
         )
 
     def startService(self) -> None:
@@ -156,7 +156,7 @@ class Proxier(Service):
         if self._health.is_draining:
             return "draining: the proxy is about to stop"
         if self._source.state() is None:
-            return self._source.problem() or "it is not known yet what there is to serve"
+            return self._source.problem() or "Services have not been listed yet"
         return self._rules_problem
 
     def warning(self) -> str | None:
@@ -204,11 +204,11 @@ class Proxier(Service):
                 error=error,
             )
         except CancelledError:
-            self._failed("the rules could not be made in time")
+            self._failed("the rules could not be created in time")
         except Exception as error:
             # Whatever the error is, everything stays as it was, and the sync is retried.
             self._failed(f"internal error: {error!r}")
-            self._log.failure("Defect: Services cannot be kept; retrying")
+            self._log.failure("Defect: a sync of Services failed; retrying")
         else:
             self._rules_problem = None
             self.syncs[result] += 1
@@ -251,7 +251,7 @@ class Proxier(Service):
             raise
         self._generation = self._rules.generation()
         for difference in applied.differences:
-            self._log.debug("Rules were not as they should be: {difference}", difference=difference)
+            self._log.debug("Rules had been changed: {difference}", difference=difference)
         repaired = bool(applied.differences) and now == self._proxied
         await self._close_replaced(services, now)
         return "repaired" if repaired else "ok"
@@ -323,9 +323,9 @@ class Proxier(Service):
                 error=error,
             )
             return
-        self._flows_problem = f"UDP clients may be sent to endpoints that are gone: {error}"
+        self._flows_problem = f"UDP clients may be sent to removed endpoints: {error}"
         self._limited.warn(
-            "UDP clients may be sent to endpoints that are gone: {error}; retrying",
+            "UDP clients may be sent to removed endpoints: {error}; retrying",
             error=error,
         )
 

@@ -35,7 +35,7 @@ def unnumbered_versions() -> frozenset[int]:
     Raises :class:`~yurttunnel.steering.failures.SteeringFailed`.
     """
     with (
-        as_steering_failed("cannot ask for the addresses of this machine", {}),
+        as_steering_failed("cannot read the addresses of this machine", {}),
         NetlinkSocket(NETLINK_ROUTE) as routes,
     ):
         numbered = {

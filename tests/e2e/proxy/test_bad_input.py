@@ -176,7 +176,7 @@ class BadInput(TakenPort):
                 await self.told("default/web", text)
         for number in (0, -1, 70_000):
             self.objects.endpoints("web", *REMOTE, part="b", target=number)
-            await self.told("default/web", f"{number} is no port number")
+            await self.told("default/web", f"{number} is not a port number")
             for version in BOTH:
                 got = spread(await self.calls(60, self.objects.address("web", version)))
                 self.assertEqual(set(got), {pod.address(version) for pod in REMOTE[:2]})
@@ -198,13 +198,13 @@ class BadInput(TakenPort):
         for name in ("zero", "huge", "node-port", "loopback", long):
             self.objects.endpoints(name, *REMOTE)
         for name, text in (
-            ("zero", "0 is no port number"),
-            ("huge", "70000 is no port number"),
-            ("node-port", "70000 is no port number"),
+            ("zero", "0 is not a port number"),
+            ("huge", "70000 is not a port number"),
+            ("node-port", "70000 is not a port number"),
             ("nonsense", "10.96.0.999 is not an IP address"),
             ("loopback", "127.0.0.1 is"),
             ("loopback", "not an address is not an IP address"),
-            ("sctp", "protocol SCTP is not carried"),
+            ("sctp", "protocol SCTP is not supported"),
         ):
             await self.told(f"default/{name}", text)
         for version in BOTH:
@@ -390,11 +390,11 @@ class Loops(TakenPort):
     async def ends(self, name: str, protocol: str, version: int) -> None:
         """Wait until no client of a Service is served any more."""
 
-        async def no_endpoints_action() -> bool:
+        async def clients_are_refused() -> bool:
             # The log shows some of the clients of a minute.
             return not await self.is_served(name, protocol, version)
 
-        await self.eventually(no_endpoints_action, f"{name} is served no more")
+        await self.eventually(clients_are_refused, f"{name} is served no more")
 
     async def answers(self, name: str, protocol: str, version: int, count: int) -> set[str]:
         """Return which endpoints serve clients of a Service; an empty name means none."""

@@ -168,8 +168,8 @@ class ChoiceTests(SynchronousTestCase):
             self.choose(BackEnd.IPTABLES)
         self.assertEqual(
             [
-                "Of a former process: removed the chains of iptables (legacy)",
-                "Of a former process: removed the rules of nftables",
+                "Left by a previous process: removed the chains of iptables (legacy)",
+                "Left by a previous process: removed the rules of nftables",
             ],
             [formatEvent(each) for each in events],
         )

@@ -47,8 +47,8 @@ class NoRulesTests(SynchronousTestCase):
         name = "shop/web:http TCP IPv4"
         self.assertEqual(
             [
-                f"{name}: cluster IP 10.96.0.1 port 80 would be led to port 4000",
-                f"{name}: node port * port 30080 would be led to port 4000",
+                f"{name}: cluster IP 10.96.0.1 port 80 would be redirected to port 4000",
+                f"{name}: node port * port 30080 would be redirected to port 4000",
             ],
             self.told(rules, 4000),
         )

@@ -180,8 +180,8 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(self.dialed, dead * len(PLAN))
         self.assertEqual(picker.counted, 0)
         (told,) = self.warnings_of(events)
-        self.assertIn("A client of shop/web:http TCP IPv4 is reset: no endpoint takes", told)
-        self.assertIn(f"the last was {dead[2]}: Connection refused", told)
+        self.assertIn("A client of shop/web:http TCP IPv4 is reset: no endpoint accepts", told)
+        self.assertIn(f"the last failure: {dead[2]}: Connection refused", told)
 
     def test_one_that_restarts_takes_its_client_in_the_next_step(self) -> None:
         """It refused at first, and no other endpoint serves."""
@@ -257,7 +257,7 @@ class DialingTests(SynchronousTestCase):
             self.lab.join(opened, alive)
             ((failed, why),) = picker.failures
             self.assertEqual(failed, loop)
-            self.assertIn("this proxy itself, which would be a loop", why)
+            self.assertIn("a port of this proxy, which would be a loop", why)
             self.assertNotIn(loop, self.dialed)
 
     def test_the_port_of_a_proxy_socket_elsewhere_is_no_loop(self) -> None:
@@ -351,7 +351,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(self.dialed, full * len(PLAN))
         self.assertEqual((picker.failures, picker.counted), ([], 0))
         (told,) = self.warnings_of(events)
-        self.assertIn(f"the last was {full[1]}: Cannot assign requested address", told)
+        self.assertIn(f"the last failure: {full[1]}: Cannot assign requested address", told)
 
     def test_what_cannot_even_be_tried_leads_on_at_once(self) -> None:
         """For example an address without a route."""
@@ -422,12 +422,12 @@ class PatienceTests(SynchronousTestCase):
     def test_the_connections_of_the_process_are_bounded(self) -> None:
         """The next client waits until one ends; this is logged once, with the reason."""
         lab, alive, opened, _ = self.serve(max_connections=3)
-        self.full(lab, alive, opened, 3, "raise that (LimitNOFILE)")
+        self.full(lab, alive, opened, 3, "raise LimitNOFILE")
 
     def test_the_connections_of_a_service_are_bounded(self) -> None:
         """Other services are served meanwhile."""
         lab, alive, opened, _ = self.serve(max_per_service=2)
-        self.full(lab, alive, opened, 2, "the most of one service")
+        self.full(lab, alive, opened, 2, "the maximum of one service")
         other, _ = lab.open(alive.endpoint)
         lab.join(other, alive)
 
@@ -443,7 +443,7 @@ class PatienceTests(SynchronousTestCase):
                 late = lab.client(opened)
                 lab.until(lambda late=late: late.read().reset)
             (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
-            self.assertIn("has its share", told["log_format"].format(**told))
+            self.assertIn("has used up its share", told["log_format"].format(**told))
             other, _ = lab.join(opened, alive, source="127.0.1.1")
             for end in joined[0]:
                 end.socket.close()
@@ -479,7 +479,7 @@ class PatienceTests(SynchronousTestCase):
                 lab.reactor.advance(PAUSE_SECONDS)
                 joined.append((late, lab.accepted(alive)))
         (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
-        self.assertIn("the most of one service", told["log_format"].format(**told))
+        self.assertIn("the maximum of one service", told["log_format"].format(**told))
 
     def test_without_descriptors_it_rests_and_goes_on_when_there_are_some(self) -> None:
         """It neither spins nor ends, and the waiting clients are served."""

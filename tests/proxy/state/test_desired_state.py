@@ -355,8 +355,8 @@ class ConflictTests(SynchronousTestCase):
             )
             self.assertEqual(
                 [
-                    "default/api: the external IP 192.0.2.1 port 80 is that of the Service"
-                    " default/zoo, which is older"
+                    "default/api: the external IP 192.0.2.1 port 80 belongs to the older Service"
+                    " default/zoo"
                 ],
                 told(state),
             )
@@ -389,7 +389,7 @@ class ConflictTests(SynchronousTestCase):
             ),
         )
         self.assertEqual({}, state.health_checks)
-        self.assertIn("default/b: healthCheckNodePort 32000 is that of", told(state)[0])
+        self.assertIn("default/b: healthCheckNodePort 32000 belongs to", told(state)[0])
 
 
 class LoopTests(SynchronousTestCase):
@@ -403,8 +403,8 @@ class LoopTests(SynchronousTestCase):
         self.assertEqual(["10.1.0.1:80"], shown(state)["default/a TCP IPv4"][1])
         self.assertEqual(
             [
-                "default/a: the endpoint 10.96.0.2:80 is a portal of a Service, whose connections"
-                " would come back here: it is not used"
+                "default/a: the endpoint 10.96.0.2:80 is a portal of a Service, which would be a"
+                " loop: it is not used"
             ],
             told(state),
         )
@@ -525,8 +525,8 @@ class LinkLocalTests(SynchronousTestCase):
         )
         self.assertEqual(
             [
-                "default/web: the endpoint 169.254.169.254:8080 has a link-local address, which"
-                " this machine has not: it is not used"
+                "default/web: the endpoint 169.254.169.254:8080 has a link-local address that is"
+                " not one of this machine: it is not used"
             ],
             told(state),
         )
@@ -559,8 +559,8 @@ class LoopbackTests(SynchronousTestCase):
         self.assertEqual(0, state.health_checks[32000].local_endpoints)
         self.assertEqual(
             [
-                "default/web: the endpoint 127.0.0.1:8080 has a loopback address, which would lead"
-                " others to what is for this machine: it is not used"
+                "default/web: the endpoint 127.0.0.1:8080 has a loopback address, which would"
+                " expose local services of this machine: it is not used"
             ],
             told(state),
         )
@@ -589,7 +589,7 @@ class ProblemTests(SynchronousTestCase):
         self.assertEqual(["10.1.0.1:8080"], shown(state)["default/web:http TCP IPv4"][1])
         self.assertEqual(
             [
-                "default/web:bad: 70000 is no port number from 1 to 65535: it is not served",
+                "default/web:bad: 70000 is not a port number from 1 to 65535: it is not served",
                 "endpointslice default/web-abcde: the endpoint 224.0.0.1 is a multicast address: it"
                 " is not used",
             ],

@@ -105,5 +105,5 @@ class WrongTests(SynchronousTestCase):
         good = [f"10.1.{n // 250}.{n % 250 + 1}" for n in range(1000)]
         self.assertEqual(1000, len(endpoint_slice_from(endpoint_slice(*good)).endpoints))
         bad = endpoint_slice_from(endpoint_slice(*["224.0.0.1"] * 1000))
-        self.assertEqual("990 more of it is wrong", bad.problems[-1].text)
+        self.assertEqual("990 more problems are not listed", bad.problems[-1].text)
         self.assertEqual(11, len(bad.problems))

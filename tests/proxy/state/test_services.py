@@ -155,7 +155,7 @@ class WrongTests(SynchronousTestCase):
             [problem.what for problem in kept.problems],
         )
         self.assertEqual(
-            "protocol SCTP is not carried, TCP and UDP are: it is not served",
+            "protocol SCTP is not supported, TCP and UDP are: it is not served",
             kept.problems[4].text,
         )
 
@@ -208,12 +208,11 @@ class WrongTests(SynchronousTestCase):
         )
         self.assertEqual(
             [
-                "trafficDistribution Near is not known, which may be PreferSameZone or"
-                " PreferSameNode or PreferClose: it does not count",
-                "yurttunnel.io/proxy-protocol v3 is not known, which may be v1 or v2: it does not"
-                " count",
-                "yurttunnel.io/load-balancing magic is not known, which may be round-robin or"
-                " least-connections: it does not count",
+                "trafficDistribution Near is not valid, use PreferSameZone or"
+                " PreferSameNode or PreferClose: it is ignored",
+                "yurttunnel.io/proxy-protocol v3 is not valid, use v1 or v2: it does not count",
+                "yurttunnel.io/load-balancing magic is not valid, use round-robin or"
+                " least-connections: it is ignored",
             ],
             problems(web),
         )
@@ -240,7 +239,7 @@ class WrongTests(SynchronousTestCase):
             self.assertEqual((), made.ports)
             (told,) = made.problems
             self.assertNotIn("\n", told.what)
-            self.assertIn("none that Kubernetes takes", told.text)
+            self.assertIn("not valid in Kubernetes", told.text)
             web = service(ports=[port(80, name or " "), port(81, "good")])
             self.assertEqual([81], [each.port for each in service_from(web).ports])
             self.assertEqual(1, len(problems(web)))
@@ -250,4 +249,4 @@ class WrongTests(SynchronousTestCase):
         web = service(external=["::"] * 100 + [f"127.0.0.{n}" for n in range(100)])
         told = problems(web)
         self.assertEqual(MAX_REPORTED + 1, len(told))
-        self.assertEqual("91 more of it is wrong", told[-1])
+        self.assertEqual("91 more problems are not listed", told[-1])

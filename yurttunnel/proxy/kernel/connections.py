@@ -25,12 +25,12 @@ from yurttunnel.steering.netlink.errors import as_steering_failed
 from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
-_LOOKUP_FAILED = "cannot ask which connections are answered"
-_DELETION_FAILED = "cannot forget connections that are not answered"
+_LOOKUP_FAILED = "cannot look up which connections are answered"
+_DELETION_FAILED = "cannot delete the conntrack entries of unanswered connections"
 
 _NO_CONNTRACK = (
-    "this kernel does not give its table of connections; load the module nf_conntrack_netlink, else"
-    " endpoints that do not answer are not noticed in kernel mode"
+    "this kernel does not provide its conntrack table; load the module nf_conntrack_netlink,"
+    " otherwise kernel mode does not detect endpoints that do not respond"
 )
 MEANINGS = {errno.EINVAL: _NO_CONNTRACK, errno.EOPNOTSUPP: _NO_CONNTRACK}
 """The meanings of the kernel's errors when the table is read."""

@@ -75,21 +75,22 @@ class Forwarding(TimerService):
         name = _FORWARDING[version]
         if sysctl.is_on(name) is False:
             yield (
-                f"net.{name.replace('/', '.')} is 0, so that nothing of IPv{version} is forwarded:"
-                " clients in pods and elsewhere get no answers of Services; set it to 1 by sysctl,"
+                f"net.{name.replace('/', '.')} is 0, so this machine does not forward"
+                f" IPv{version}: pods and other machines get no responses from Services; set it"
+                f" to 1 with sysctl,"
                 " or use --mode user"
             )
         name = _BRIDGED[version]
         if not sysctl.is_on(name) and any(LINKS.glob("*/bridge")):
             yield (
                 f"there is a bridge, and net.{name.replace('/', '.')} is not 1: a pod gets no"
-                " answer from an endpoint on its own bridge; load br_netfilter and set it to 1 by"
-                " sysctl, or use --mode user"
+                f" response from an endpoint on the same bridge; load br_netfilter and set it to"
+                f" 1 with sysctl, or use --mode user"
             )
         if version in (self._dropping_versions or ()):
             yield (
-                f"what is forwarded is dropped by a policy (chain FORWARD of IPv{version}): clients"
-                " in pods and elsewhere get answers of Services only where a rule accepts those;"
+                f"the policy of the chain FORWARD (IPv{version}) drops forwarded packets: pods"
+                f" and other machines get responses from Services only if a rule accepts them;"
                 " set the policy to ACCEPT, or use --mode user"
             )
 

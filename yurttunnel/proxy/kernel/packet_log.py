@@ -29,12 +29,12 @@ MAX_MESSAGES = 32
 """The maximum number of messages read in one reactor turn, which takes less than a millisecond."""
 
 _NO_NFLOG = (
-    "this kernel gives no log of packets; load the module nfnetlink_log, else endpoints that do"
-    " not answer are not noticed in kernel mode"
+    "this kernel has no packet log; load the module nfnetlink_log, otherwise kernel mode does"
+    " not detect endpoints that do not respond"
 )
 _NOT_PERMITTED = (
-    "not permitted; is there another yurtproxy on this machine, which reads that group of the"
-    " kernel's log? Else give yurtproxy the capability NET_ADMIN"
+    "not permitted: another yurtproxy on this machine may be reading that group of the kernel's"
+    " log; otherwise yurtproxy needs the capability NET_ADMIN"
 )
 _MEANINGS = {errno.EINVAL: _NO_NFLOG, errno.EOPNOTSUPP: _NO_NFLOG, errno.EPERM: _NOT_PERMITTED}
 
@@ -107,7 +107,7 @@ def open_log(group: int, snaplen: int) -> NetlinkSocket:
 
     Raises :class:`SteeringFailed` if the kernel has no such log.
     """
-    with as_steering_failed("cannot watch whether endpoints answer", _MEANINGS):
+    with as_steering_failed("cannot detect endpoints that do not respond", _MEANINGS):
         kernel = NetlinkSocket(NETLINK_NETFILTER)
         try:
             kernel.change(_configuration(group, _COMMAND, bytes([_BIND])))

@@ -36,7 +36,7 @@ class Outcome(enum.Enum):
     ANSWERED = "it answers"
     REFUSED = "it refuses connections"
     SILENT = "it does not answer"
-    UNKNOWN = "this machine cannot open a socket to ask it"
+    UNKNOWN = "this machine cannot open a socket to probe it"
 
 
 class Prober:

@@ -30,7 +30,9 @@ def supervised_connections(run: Run, refused: Callable[[SteeringFailed], object]
     """Return the table that marks connections while it runs; see :class:`OwnedTable`."""
     hooks = (("postrouting", POSTROUTING), ("input", INPUT))
     chains = [BaseChain(name, "nat", hook, _PRIORITY, (_mark_rule(),)) for name, hook in hooks]
-    return OwnedTable(run, TABLE, chains, "cannot keep refusals from clients", refused)
+    return OwnedTable(
+        run, TABLE, chains, "cannot mark connections that begin while this process runs", refused
+    )
 
 
 def _mark_rule() -> bytes:

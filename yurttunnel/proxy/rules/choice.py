@@ -81,7 +81,7 @@ class ChosenRules:
             except SteeringFailed as error:
                 raise SteeringFailed(f"{why}; {error}") from error
             self._chosen = self._nftables
-            self._log.info("Rules are made by nftables, since iptables cannot: {why}", why=why)
+            self._log.info("Using nftables, because iptables is not available: {why}", why=why)
             return applied
         self._chosen = self._iptables
         return await self._iptables.apply(proxied)
@@ -107,7 +107,7 @@ class ChosenRules:
             return
         self._leftovers_due -= versions
         for sentence in removed:
-            self._log.info("Of a former process: {sentence}", sentence=sentence)
+            self._log.info("Left by a previous process: {sentence}", sentence=sentence)
 
 
 async def remove_everything(

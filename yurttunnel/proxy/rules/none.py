@@ -64,7 +64,7 @@ class NoRules:
 
 def _sentences(proxied: ProxiedService) -> list[str]:
     service, port = proxied.service, proxied.proxy_port
-    end = f"led to port {port}" if port is not None else service.no_endpoints_action.value
+    end = f"redirected to port {port}" if port is not None else service.no_endpoints_action.value
     return [
         f"{service.key}: {portal.kind.value} {portal.address or '*'} port {portal.port} would be"
         f" {end}"

@@ -33,7 +33,7 @@ PLAN = (0.25, 0.5, 1.0, 2.0)
 MAX_REFUSALS = 32
 """The maximum number of endpoints tried in one step; each takes tens of microseconds."""
 
-LOOP_REASON = "it is this proxy itself, which would be a loop"
+LOOP_REASON = "it is a port of this proxy, which would be a loop"
 """The reason for the failure of an endpoint that is not dialed at all."""
 
 NO_SOURCE_ADDRESS = errno.EADDRNOTAVAIL
@@ -129,7 +129,7 @@ class Dialing:
             # If the picker is what fails, that has been logged above.
             with suppress(Exception):
                 self.stop()
-            self._owner.not_dialed(self, "of a defect, which the log has")
+            self._owner.not_dialed(self, "internal error, see the log")
 
     def _try_endpoints(self) -> None:
         owner = self._owner
@@ -249,7 +249,7 @@ class Dialing:
     def _wait_for_next_step(self) -> None:
         """Retry all endpoints in the next step."""
         if self._step == len(PLAN) - 1:
-            self._give_up(f"no endpoint takes a connection, the last was {self._last_failure}")
+            self._give_up_after_failure()
         else:
             self._wait_for_end_of_step()
 
@@ -273,7 +273,7 @@ class Dialing:
         self._step += 1
         self._has_refused = False
         if self._step == len(PLAN):
-            self._give_up(f"no endpoint takes a connection, the last was {self._last_failure}")
+            self._give_up_after_failure()
         else:
             self._try_endpoints()
 
@@ -282,6 +282,9 @@ class Dialing:
         if server is None or endpoint is None:
             return False
         return self._owner.dialer.outcome(server, endpoint) == 0
+
+    def _give_up_after_failure(self) -> None:
+        self._give_up(f"no endpoint accepts a connection, the last failure: {self._last_failure}")
 
     def _give_up(self, why: str) -> None:
         self._end()

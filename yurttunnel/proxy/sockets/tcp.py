@@ -162,12 +162,12 @@ class TcpProxySocket:
         context = self._context
         if context.connections.is_full:
             return (
-                f"the process has {context.connections.maximum} connections, as many as its limit"
-                " of open files is enough for; raise that (LimitNOFILE)"
+                f"the process has {context.connections.maximum} connections, the maximum for its"
+                f" limit of open files; raise LimitNOFILE"
             )
         if self._connections.is_full:
             count = self._connections.used
-            return f"{self._service.key} has {count} connections, the most of one service"
+            return f"{self._service.key} has {count} connections, the maximum of one service"
         if len(self._dialings) >= context.max_dialing:
             return f"{len(self._dialings)} clients of {self._service.key} wait for endpoints"
         return None
@@ -179,7 +179,7 @@ class TcpProxySocket:
         for each in counts:
             each.add(peer[0], 1)
         if not has_share:
-            self._reset(client, peer[0], "its address has its share of all connections")
+            self._reset(client, peer[0], "its address has used up its share of connections")
             return
         dialing = Dialing(self, client, peer)
         self._dialings.add(dialing)
@@ -204,7 +204,7 @@ class TcpProxySocket:
             else:
                 relay.start()
         except Exception:
-            self._log.failure("Defect: a client and its endpoint could not be joined")
+            self._log.failure("Defect: a client and its endpoint could not be connected")
             relay.reset()
 
     def not_dialed(self, dialing: Dialing, why: str) -> None:

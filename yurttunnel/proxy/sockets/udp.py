@@ -161,7 +161,7 @@ class UdpProxySocket:
                 client.send(self.buffer[:size])
             except Exception:
                 # An error with one client must not end the port.
-                self._log.failure("Defect: a datagram to a Service could not be passed on")
+                self._log.failure("Defect: a datagram to a Service could not be forwarded")
         self._expected = min(2 * self._expected, MAX_DATAGRAMS)
 
     def doWrite(self) -> None:

@@ -99,7 +99,7 @@ def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
     for obj in _objects(_documents(path, content)):
         metadata = mapping(obj.get("metadata"))
         if not text(metadata.get("name")):
-            problems.add(f"an object of kind {quoted(obj.get('kind'))} has no name: it is left out")
+            problems.add(f"an object of kind {quoted(obj.get('kind'))} has no name: it is ignored")
             continue
         namespace = text(metadata.get("namespace")) or "default"
         named = {**obj, "metadata": {**metadata, "namespace": namespace}}
@@ -112,8 +112,8 @@ def _parsed(path: Path, content: bytes, signature: _Signature) -> Manifests:
             slices += [endpoint_slice_from(each) for each in _as_endpoint_slices(named)]
         else:
             problems.add(
-                f"an object of kind {quoted(kind)} is left out: Service, EndpointSlice and"
-                " Endpoints are served"
+                f"an object of kind {quoted(kind)} is ignored: only Service, EndpointSlice and"
+                f" Endpoints are supported"
             )
     return Manifests(
         signature,

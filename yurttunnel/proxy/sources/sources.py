@@ -117,7 +117,7 @@ class Sources(MultiService):
             self._recompute()
         except Exception:
             # Whatever the error is, later changes must still be reported.
-            self._log.failure("Defect: a listener to what is to be served has failed")
+            self._log.failure("Defect: a listener of the desired state failed")
 
     def _recompute(self) -> None:
         file_problems = () if self._file is None else self._file.problems

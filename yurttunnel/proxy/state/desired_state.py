@@ -247,9 +247,7 @@ def _without_owned(owner: str, state: ServiceState, owners: dict[Claim, str]) ->
     check = state.health_check
     problems = [*state.problems]
     if check is not None and (claim := (Protocol.TCP, None, check.port)) in others:
-        text = (
-            f"healthCheckNodePort {check.port} {_owner_text(others[claim])}: nothing answers for it"
-        )
+        text = f"healthCheckNodePort {check.port} {_owner_text(others[claim])}: it is not served"
         problems.append(Problem(owner, text))
         check = None
     services = {}
@@ -273,4 +271,4 @@ def _claim(key: Key, portal: Portal) -> Claim:
 
 
 def _owner_text(other: str) -> str:
-    return f"is that of the Service {other}, which is older"
+    return f"belongs to the older Service {other}"

@@ -109,7 +109,7 @@ def endpoint_slice_from(obj: Object) -> EndpointSlice | None:
     version = _VERSIONS.get(text(obj.get("addressType")), 0)
     if not version:
         problems.add(
-            f"its addressType {quoted(obj.get('addressType'))} is not served, IPv4 and IPv6 are"
+            f"its addressType {quoted(obj.get('addressType'))} is not supported, IPv4 and IPv6 are"
         )
     return EndpointSlice(
         namespace=intern(namespace),
@@ -151,7 +151,7 @@ def _endpoints(obj: Object, version: int, problems: Problems) -> Iterator[SliceE
             # link-local.
             address = unicast_address(first, allow_local=True)
             if address.version != version:
-                raise Unusable(f"{address} is not of its addressType IPv{version}")
+                raise Unusable(f"{address} does not match the addressType IPv{version}")
         except Unusable as error:
             problems.add(f"the endpoint {error}: it is not used")
             continue

@@ -59,7 +59,7 @@ class Problems:
         """Return the problems."""
         if not self._more:
             return tuple(self._found)
-        return (*self._found, Problem(self._what, f"{self._more} more of it is wrong"))
+        return (*self._found, Problem(self._what, f"{self._more} more problems are not listed"))
 
 
 def is_ours(obj: Object) -> bool:
@@ -88,7 +88,7 @@ def port_number(value: object) -> int:
     """Return a port number. Raises :class:`Unusable`."""
     if isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= 65535:
         return value
-    raise Unusable(f"{quoted(value)} is no port number from 1 to 65535")
+    raise Unusable(f"{quoted(value)} is not a port number from 1 to 65535")
 
 
 def unicast_address(value: object, allow_local: bool = False) -> Address:

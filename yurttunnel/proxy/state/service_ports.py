@@ -32,7 +32,7 @@ def service_ports(
     for each in objects(spec.get("ports")):
         name = text(each.get("name"))
         if name and not is_name(name):
-            problems.add(f"{quoted(ascii(name))} is no name of a port: it is not served")
+            problems.add(f"{quoted(ascii(name))} is not a valid port name: it is not served")
             continue
         what = f"{service}:{name}" if name else service
         try:
@@ -43,8 +43,7 @@ def service_ports(
             continue
         if (protocol, name) in names or (protocol, port) in numbers:
             problems.add(
-                f"port {port} has the name or the number of another port before it: it is not"
-                " served",
+                f"port {port} has the same name or number as a previous port: it is not served",
                 what,
             )
             continue
@@ -52,7 +51,7 @@ def service_ports(
         numbers.add((protocol, port))
         node_port = _node_port(each, what, problems)
         if (protocol, node_port) in node_ports:
-            problems.add(f"nodePort {node_port} is another port's before it, too", what)
+            problems.add(f"nodePort {node_port} is already used by a previous port", what)
             node_port = 0
         if node_port:
             node_ports.add((protocol, node_port))
@@ -64,7 +63,7 @@ def _protocol(port: Mapping[str, Any]) -> Protocol:
     try:
         return Protocol(given)
     except ValueError:
-        raise Unusable(f"protocol {quoted(given)} is not carried, TCP and UDP are") from None
+        raise Unusable(f"protocol {quoted(given)} is not supported, TCP and UDP are") from None
 
 
 def _node_port(port: Mapping[str, Any], what: str, problems: Problems) -> int:
@@ -72,5 +71,5 @@ def _node_port(port: Mapping[str, Any], what: str, problems: Problems) -> int:
     try:
         return port_number(given) if given else 0
     except Unusable as error:
-        problems.add(f"nodePort {error}: it is served without", what)
+        problems.add(f"nodePort {error}: the port is served without a node port", what)
         return 0

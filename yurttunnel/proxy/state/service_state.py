@@ -51,9 +51,9 @@ class NodeContext:
     def rejection(self, address: Address) -> str | None:
         """Return why an endpoint may not have ``address`` here, ``None`` if it may."""
         if address.is_link_local and address not in self.link_local:
-            return "has a link-local address, which this machine has not"
+            return "has a link-local address that is not one of this machine"
         if address.is_loopback and not self.loopback:
-            return "has a loopback address, which would lead others to what is for this machine"
+            return "has a loopback address, which would expose local services of this machine"
         return None
 
 
@@ -173,7 +173,7 @@ def _remove_unusable(
 ) -> None:
     for endpoint in list(candidates):
         if endpoint in loops:
-            why: str | None = "is a portal of a Service, whose connections would come back here"
+            why: str | None = "is a portal of a Service, which would be a loop"
         else:
             why = node_context.rejection(endpoint.address)
         if why is None:

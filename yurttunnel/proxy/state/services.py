@@ -117,7 +117,7 @@ def service_from(service: Object) -> Service | None:
         # A file may contain it. It would make the rules of all Services invalid.
         problem = Problem(
             quoted(ascii(f"{namespace}/{name}")),
-            "it is not served, since its name or its namespace is none that Kubernetes takes",
+            "it is not served, because its name or namespace is not valid in Kubernetes",
         )
         return Service(namespace, name, problems=(problem,))
     problems = Problems(f"{namespace}/{name}")
@@ -170,7 +170,9 @@ def _addresses(
         try:
             address = unicast_address(each)
             if address.version not in versions:
-                raise Unusable(f"{address} has no cluster IP of its version beside it")
+                raise Unusable(
+                    f"{address} is of an IP version for which the Service has no cluster IP"
+                )
         except Unusable as error:
             problems.add(f"the {what} {error}: it is not served")
             continue
@@ -208,8 +210,8 @@ def _sources(
             found[ip_network(each, strict=False)] = None
         except ValueError:
             problems.add(
-                f"the source range {quoted(each)} is no network as 10.0.0.0/8: nobody in it may use"
-                " the load-balancer IPs"
+                f"the source range {quoted(each)} is not a network such as 10.0.0.0/8: no client"
+                f" in it may use the load-balancer IPs"
             )
     return tuple(found)
 
@@ -239,7 +241,7 @@ def _health_check_node_port(
     try:
         return port_number(given)
     except Unusable as error:
-        problems.add(f"healthCheckNodePort {error}: nothing answers there")
+        problems.add(f"healthCheckNodePort {error}: it is not served")
         return 0
 
 
@@ -251,5 +253,5 @@ def _choice(
     if given is None or word in choices:
         return choices.get(word)
     wanted = " or ".join(each for each in choices if each)
-    problems.add(f"{what} {quoted(given)} is not known, which may be {wanted}: it does not count")
+    problems.add(f"{what} {quoted(given)} is not valid, use {wanted}: it is ignored")
     return None

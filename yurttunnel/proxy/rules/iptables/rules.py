@@ -215,8 +215,8 @@ class IptablesRules:
             if _PHYSDEV not in error.stderr or not family.portals.bridges:
                 raise
             self._log.info(
-                "Pods are led to external IPs of Services here, wherever those are: this kernel"
-                " cannot tell what comes over a bridge: {error}",
+                "External IPs of other machines are redirected for pods as well, because this"
+                " kernel cannot match packets from a bridge: {error}",
                 error=error,
             )
         family.portals = PortalRules(

@@ -30,7 +30,7 @@ of NETLINK_NETFILTER, the second if it does not."""
 _MEANINGS = {
     "Operation not permitted": "yurtproxy needs the capability NET_ADMIN, as root in the host's"
     " network",
-    "Operation not supported": "this kernel's nftables is too old: it takes Linux 5.9 or later,"
+    "Operation not supported": "this kernel's nftables is too old: use Linux 5.9 or later,"
     " or --proxy-backend iptables",
 }
 """What to do about these messages."""
@@ -122,7 +122,7 @@ class Nftables:
 
 
 def _refused(doing: str, finished: CompletedProgram) -> SteeringFailed:
-    stderr = one_line(finished.errors) or "it says nothing"
+    stderr = one_line(finished.errors) or "no output"
     meanings = [text for words, text in _MEANINGS.items() if words in stderr]
     what = "; ".join([f"exit status {finished.status}: {stderr}", *meanings])
     return SteeringFailed(f"{doing} the tables {NAME} of nftables: {PROGRAM}: {what}")
