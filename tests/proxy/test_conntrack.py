@@ -117,7 +117,7 @@ class ConntrackTests(KernelTestCase):
         """The class provides its interface."""
         verifyObject(IConntrack, self.conntrack)
 
-    def test_a_client_goes_where_rules_lead_now(self):
+    def test_client_follows_the_current_rules(self):
         """Otherwise a client that continues to send would keep the former pod forever."""
         portal = PORTAL[self.version]
         self.lead("-A", portal, 0)
@@ -167,7 +167,7 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(client.getsockname()[1], pod.accept()[1][1])
         self.assertIn((OTHER_PORTAL[self.version], DNS), self.flows(protocol="tcp"))
 
-    def test_connections_that_are_not_led(self):
+    def test_connections_that_are_not_redirected(self):
         """They are left alone, whatever is a portal now; so are connections from elsewhere."""
         address = PODS[self.version][0]
         pod = self.socket(self.version, socket.SOCK_STREAM)
@@ -191,7 +191,7 @@ class ConntrackTests(KernelTestCase):
         self.connect(portal)
         self.assertEqual(3, self.delete_entries(to(portal), to(portal, protocol=Protocol.TCP)))
 
-    def test_attempts_that_are_led(self):
+    def test_redirected_attempts(self):
         """They are left alone: their endpoint may be about to answer."""
         portal = PORTAL[self.version]
         command(PROGRAMS[self.version], "-w", "-A", "INPUT", "-p", "tcp", "-j", "DROP")
@@ -213,7 +213,7 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(0, self.delete_entries(to(portal, endpoint=self.endpoint(0))))
         self.assertEqual(3, self.delete_entries(to(portal, endpoint=self.endpoint(1))))
 
-    def test_all_but_those_to_some_endpoints(self):
+    def test_all_except_some_endpoints(self):
         """Flows that a previous process sent to an endpoint that still serves continue; those that
         were not translated are deleted.
         """
@@ -268,7 +268,7 @@ class ConntrackTests(KernelTestCase):
         self.assertIn("nf_conntrack_netlink", str(failure.value))
 
 
-class SixTests(ConntrackTests):
+class IPv6Tests(ConntrackTests):
     """The same with IPv6."""
 
     version = 6

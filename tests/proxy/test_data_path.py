@@ -28,7 +28,7 @@ from yurttunnel.proxy.state.virtual_services import HealthCheckNodePort, Portal,
 from yurttunnel.steering.netlink.connection_tracking import ConnectionTracking
 
 
-class CarrierTests(SynchronousTestCase):
+class DataPathTests(SynchronousTestCase):
     """The mode, and the back end."""
 
     def setUp(self):
@@ -121,13 +121,13 @@ class CarrierTests(SynchronousTestCase):
         self.versions = (6,)
         self.assertIs(Mode.USER, self.found().mode)
 
-    def test_a_machine_that_forwards_nothing(self):
+    def test_machine_without_forwarding(self):
         """User mode is used, unless the command line requests kernel mode."""
         self.patch(data_path, "forwards", lambda versions: False)
         self.assertIs(Mode.USER, self.found().mode)
         self.assertIs(Mode.KERNEL, self.found("--mode=kernel").mode)
 
-    def test_what_the_command_line_says(self):
+    def test_mode_on_the_command_line(self):
         """The kernel's support is not checked."""
         self.assertIs(Mode.USER, self.found("--mode=user").mode)
         self.assertIs(Mode.USER, self.found("--proxy-backend=iptables").mode)

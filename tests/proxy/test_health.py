@@ -229,7 +229,7 @@ class ServiceTests(SynchronousTestCase):
             channel.dataReceived(b"GET /probe HTTP/1.1\r\nHost: a\r\n\r\n")
             self.assertTrue(transport.value().startswith(b"HTTP/1.1 200 "))
 
-    def test_a_service_that_has_gone(self):
+    def test_removed_service(self):
         """A client that connected before its port was closed learns that it has no endpoints."""
         self.update({30500: HealthCheckNodePort(30500, "shop", "web", 2)})
         self.update({})

@@ -54,7 +54,7 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(name, parse("--hostname-override=").node_name)
         self.assertEqual("edge-2", parse("--hostname-override=Edge-2").node_name)
 
-    def test_a_file_takes_the_place_of_the_api(self) -> None:
+    def test_file_replaces_the_api(self) -> None:
         """Unless the API is specified: then both are used."""
         alone = parse("--services-file=/etc/services.yaml").sources
         self.assertEqual((False, Path("/etc/services.yaml")), (alone.api, alone.file))
@@ -133,7 +133,7 @@ class RefusalTests(SynchronousTestCase):
             parse(*arguments)
         return str(raised.exception)
 
-    def test_a_hub_is_told_no_secrets(self) -> None:
+    def test_hub_gets_no_secrets(self) -> None:
         """With a kubeconfig the API is accessed by TLS, wherever it is."""
         told = self.refused("--kubeconfig=/etc/kubeconfig", "--master=http://127.0.0.1:10261")
         self.assertIn("--kubeconfig has no effect with --master http://", told)

@@ -32,7 +32,7 @@ def external(address=OWN, port=30080, kind=PortalKind.EXTERNAL_IP):
     return Portal(kind, address, port)
 
 
-class ClaimsTests(KernelTestCase):
+class PortClaimsTests(KernelTestCase):
     """What is claimed, and what happens to others that want the same port."""
 
     addresses = (str(OWN), str(OTHER))
@@ -150,7 +150,7 @@ class ClaimsTests(KernelTestCase):
         self.assertFalse(self.is_claimed(port=80))
         self.assertFalse(self.is_claimed(port=81))
 
-    def test_an_address_that_comes(self):
+    def test_added_address(self):
         """It is claimed by the next call."""
         portals = {key(): [external(FOREIGN)]}
         self.claims.claim(portals)
@@ -248,7 +248,7 @@ class ClaimsTests(KernelTestCase):
             self.assertEqual(second is wildcard, self.is_claimed(address=OTHER))
             self.claims.release()
 
-    def test_a_node_port_that_is_taken_elsewhere(self):
+    def test_node_port_that_is_in_use_elsewhere(self):
         """At its own address a service still gets the ports that are free there."""
         self.bound(address=OTHER)
         both = {key("a"): [node_port()], key("b"): [external()]}

@@ -27,7 +27,7 @@ class NotedTable:
         self.seconds = before_reply, after_reply
 
 
-class FileOfSettingsTests(SynchronousTestCase):
+class SettingsFileTests(SynchronousTestCase):
     """Changes of the settings file while the machine is being examined."""
 
     def setUp(self):

@@ -242,7 +242,7 @@ class SocketTests(ProxierTestCase):
         """Return the totals, as a scrape reads them."""
         return finished(self.manager.totals())
 
-    def test_what_was_counted_is_not_forgotten(self):
+    def test_counters_never_decrease(self):
         """Totals only increase, whatever happens to the sockets."""
         self.set(service([1]), service([1], key=key("api")))
         before = self.totals()
@@ -251,7 +251,7 @@ class SocketTests(ProxierTestCase):
         self.set(service([1]))
         self.assertEqual(before, self.totals())
 
-    def test_what_drains_counts_as_before(self):
+    def test_draining_connections_are_counted(self):
         """A counter that decreases would be interpreted as a restart."""
         self.set(service([1]), service([1], key=key("api")))
         before = self.totals()
@@ -324,7 +324,7 @@ class PortTests(ProxierTestCase):
         self.assertEqual((CLUSTER_IP, NODE_PORT), self.rules.applied[-1][0].service.portals)
         self.assertEqual((), self.proxier.problems)
 
-    def test_many_problems_are_told_in_one_line(self):
+    def test_many_problems_are_summarized_in_one_line(self):
         """Those of objects are logged by their source."""
         portals = [Portal(PortalKind.NODE_PORT, None, number) for number in range(1, 31)]
         self.claims.taken = set(range(1, 31))

@@ -58,7 +58,7 @@ class FlowTests(ProxierTestCase):
             self.assertEqual(expected, len(self.forgotten()), numbers)
             self.clock.advance(1)
 
-    def test_an_address_of_this_machine_goes(self):
+    def test_address_of_this_machine_is_removed(self):
         """Flows to sockets there are deleted, once; in kernel mode there were none."""
         self.set(service([1], key=DNS, portals=(self.portal,)), service([1]))
         self.forgotten()
@@ -95,7 +95,7 @@ class FlowTests(ProxierTestCase):
             }
             self.assertEqual(count, len([*flows_to(lost, proxied)]))
 
-    def test_an_address_goes_while_rules_cannot_be_made(self):
+    def test_address_is_removed_while_rules_fail(self):
         """Previous rules lead to it until then; in kernel mode none do."""
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.forgotten()
@@ -109,7 +109,7 @@ class FlowTests(ProxierTestCase):
         lost = [each.endpoint.address for _, each in self.forgotten()]
         self.assertEqual([ip_address("192.0.2.1") for _ in self.sockets.opened], lost)
 
-    def test_an_address_goes_while_rules_are_made(self):
+    def test_address_is_removed_during_a_sync(self):
         """They lead to it until the next change."""
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.clock.advance(1)
@@ -129,7 +129,7 @@ class FlowTests(ProxierTestCase):
             self.forgotten_to(),
         )
 
-    def test_an_address_comes_and_goes_while_rules_cannot_be_made(self):
+    def test_address_is_added_and_removed_while_rules_fail(self):
         """Previous rules may have led to it."""
         self.set(service([1], key=DNS, portals=(self.portal,)))
         self.clock.advance(1)
@@ -157,7 +157,7 @@ class FlowTests(ProxierTestCase):
             self.assertEqual([(4, attempts)] * expected, self.forgotten(), numbers)
             self.clock.advance(1)
 
-    def test_attempts_cannot_be_forgotten(self):
+    def test_attempts_cannot_be_deleted(self):
         """The failure is logged, and not retried, as clients soon give up; for UDP it is."""
         portal = replace(self.portal, port=80)
         self.conntrack.failure = "no netlink"
@@ -195,7 +195,7 @@ class FlowTests(ProxierTestCase):
         expected = {(4, self.flows), (4, StaleFlows(Protocol.UDP, None, 30080))}
         self.assertEqual(expected, set(self.forgotten()))
 
-    def test_rules_of_one_family_cannot_be_made(self):
+    def test_rules_of_one_family_cannot_be_created(self):
         """Flows of the other are deleted as before, once; of the failed one when it has rules."""
         six, there = replace(DNS, version=6), ip_address("fd00::10")
         self.rules.refused = {6}
@@ -211,7 +211,7 @@ class FlowTests(ProxierTestCase):
         self.pass_period()
         self.assertEqual([(6, replace(self.flows, address="fd00::10"))], self.forgotten())
 
-    def test_they_cannot_be_forgotten(self):
+    def test_they_cannot_be_deleted(self):
         """The failure is logged, retried, and blocks nothing else."""
         self.conntrack.failure = "no netlink"
         self.set(service([1], key=DNS, portals=(self.portal,)))

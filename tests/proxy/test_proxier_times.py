@@ -54,7 +54,7 @@ class FailureTests(ProxierTestCase):
         self.assertEqual([[5.0], [5.0]], [each.drains for each in self.sockets.opened])
         self.assertIsNone(self.proxier.problem())
 
-    def test_changes_that_wait_too_long_are_told_to_load_balancers(self):
+    def test_load_balancers_see_changes_that_wait_too_long(self):
         """After two sync periods."""
         self.set(service([1]))
         self.assertTrue(self.health.is_alive)

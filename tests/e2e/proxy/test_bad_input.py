@@ -319,9 +319,9 @@ class Loops(TakenPort):
         # The first one may have been lost during the changes.
         await gatherResults(Deferred.fromCoroutine(self.answers(*where, 2)) for where in everywhere)
         for name in by_ports:
-            await self.told(f"default/{name}", "it is this proxy itself")
+            await self.told(f"default/{name}", "it is a port of this proxy")
         for name in by_portals:
-            await self.told(f"default/{name}", "come back here")
+            await self.told(f"default/{name}", "which would be a loop")
         for answered in await gatherResults(
             Deferred.fromCoroutine(self.answers(*where, 10)) for where in everywhere
         ):

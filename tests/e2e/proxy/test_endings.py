@@ -131,7 +131,7 @@ class Endings(Introductions):
         answers = await gatherResults([caller.answered for caller in callers])
         self.assertEqual({answer.problem for answer in answers}, {CLOSED})
 
-    async def test_an_endpoint_that_is_gone(self) -> None:
+    async def test_removed_endpoint(self) -> None:
         """An endpoint disappears without notice, as at a power failure, after its clients have
         half-closed. The proxy's resources for both ends are released when the timeout of
         half-closed connections, a minute, is over.

@@ -65,7 +65,7 @@ class HealthTests(ProxyTestCase):
 
         await self.eventually(says, f"/healthz answers {expected}")
 
-    async def test_rules_that_cannot_be_made(self) -> None:
+    async def test_rules_that_cannot_be_created(self) -> None:
         """If changes wait for more than two periods, ``/healthz`` returns 503, and ``/readyz`` says
         why. What was served is served still, and both recover when rules can be changed again.
         """

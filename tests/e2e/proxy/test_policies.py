@@ -121,7 +121,7 @@ class Policies:
 
         await self.eventually(so, f"{url} answers {status} with {count}")
 
-    async def test_nobody_serves(self) -> None:
+    async def test_no_endpoints(self) -> None:
         """Without endpoints clients are refused at once, at each portal; with the first one they
         are served, also if it is in another slice, and when the last is removed they are refused.
         """
@@ -175,7 +175,7 @@ class Policies:
             answer = await self.call(BALANCER[version], source=other, answer_timeout=1.5)
             self.assertEqual(answer.problem, "TimeoutError")
 
-    async def test_pod_asks_itself(self) -> None:
+    async def test_pod_connects_to_itself(self) -> None:
         """A pod that is the only endpoint of a Service reaches itself through it."""
         [pod] = LOCAL[:1]
         self.objects.service("web")

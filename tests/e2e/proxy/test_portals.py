@@ -72,7 +72,7 @@ class Portals:
             **more,
         )
 
-    async def test_clients_that_come_before_the_proxy(self) -> None:
+    async def test_clients_before_the_proxy_starts(self) -> None:
         """Their retransmissions follow the rules that exist by then: to endpoints, or to a refusal.
         Otherwise they would retry in vain for two minutes.
         """

@@ -287,7 +287,7 @@ class KernelTests(Retry, ProxyTestCase):
         """All are connected by their first packet, as without a proxy."""
         self.assertEqual({each.attempts for each in clients}, {1})
 
-    async def test_a_port_comes_again(self) -> None:
+    async def test_port_is_added_again(self) -> None:
         """The kernel assigns a client to the entry of an earlier connection from its port, whose
         resets were lost. If that endpoint refuses by now, or is silent and was removed, the
         client's next packet goes to another one.

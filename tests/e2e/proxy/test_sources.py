@@ -87,7 +87,7 @@ class Api:
                 self.assertEqual(answer.problem, REFUSED)
         self.assertLess(await proxy.metric(SYNCS) - before, BURST / 4)
 
-    async def test_api_leaves_and_comes_back(self) -> None:
+    async def test_api_is_unavailable_for_a_time(self) -> None:
         """Traffic continues with the previous endpoints, and nothing is changed; changes meanwhile
         are applied afterwards.
         """

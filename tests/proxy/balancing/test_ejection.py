@@ -117,7 +117,7 @@ class EjectionTests(PickerTestCase):
         self.clock.advance(PROBE_SECONDS)
         self.assertEqual(A, picker.pick("192.0.2.1", ()))
 
-    def test_nobody_else_is_left(self):
+    def test_no_other_endpoint_is_left(self):
         """If all endpoints are ejected, they are used in turn."""
         for least in (False, True):
             picker = self.picker(A, B, least_connections=least)
@@ -137,7 +137,7 @@ class EjectionTests(PickerTestCase):
         self.fail(picker, A)
         self.assertEqual(A, picker.pick("192.0.2.1", [B, C]))
 
-    def test_it_goes_meanwhile(self):
+    def test_removed_meanwhile(self):
         """An endpoint that is removed and added again is not ejected."""
         picker = self.picker(A, B)
         self.fail(picker, A)

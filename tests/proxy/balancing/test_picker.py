@@ -99,7 +99,7 @@ class RoundRobinTests(PickerTestCase):
 class SchedulerTests(SynchronousTestCase):
     """The order while endpoints are ejected."""
 
-    def test_one_before_it_goes(self):
+    def test_previous_one_is_removed(self):
         """When an endpoint is removed, none of the others is skipped."""
         states = [EndpointState(each, 0) for each in (A, B, C)]
         scheduler = RoundRobin(states, 2)
@@ -127,7 +127,7 @@ class CountTests(PickerTestCase):
             picker.ended(A)
             picker.ended(B)
 
-    def test_an_endpoint_that_comes_back(self):
+    def test_endpoint_that_recovers(self):
         """Connections of an endpoint that is added again still count, once."""
         picker = self.picker(A)
         for _ in range(2):

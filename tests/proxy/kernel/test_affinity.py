@@ -28,7 +28,7 @@ class EndpointNumbersTests(SynchronousTestCase):
         self.assertEqual(2, len(set(self.first.values())))
         self.assertLess(max(self.first.values()), 2**32)
 
-    def test_others_come_and_go(self):
+    def test_others_are_added_and_removed(self):
         """Changes of other endpoints do not change the number."""
         self.assertEqual(self.first[ONE], self.numbers.of(WEB, [ONE, THREE])[ONE])
 

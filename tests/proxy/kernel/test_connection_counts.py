@@ -81,7 +81,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual((5, 1), (self.total(WEB), self.total(DNS)))
         self.assertEqual({Protocol.TCP: 5, Protocol.UDP: 1}, self.counts.totals())
 
-    def test_a_service_goes(self):
+    def test_service_is_removed(self):
         """Totals only increase, also when a service returns, whose counter restarts at 0."""
         self.count(web=3, dns=1)
         self.count(dns=2)
@@ -96,7 +96,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.assertEqual(2, self.total(WEB))
         self.assertEqual({Protocol.TCP: 5}, self.counts.totals())
 
-    def test_a_change_amid_a_reading(self):
+    def test_change_during_a_reading(self):
         """After a change during a reading the old counts stay, and they are read again soon."""
         self.count(web=3)
         self.pass_period(self.read(None))
@@ -111,7 +111,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.pass_period(self.read({"mine": 100, counter_name(WEB): 3}))
         self.assertEqual({Protocol.TCP: 3}, self.counts.totals())
 
-    def test_a_kernel_that_does_not_say(self):
+    def test_kernel_that_does_not_report(self):
         """An error is logged once in a while; totals stay, open connections are unknown."""
         self.table = Table(Active(2), 0.0)
         self.count(web=3)
@@ -133,7 +133,7 @@ class ConnectionCountsTests(SynchronousTestCase):
         self.count(web=4)
         self.assertEqual(KernelStats(None, 4), self.counts.of(service([1], key=WEB)))
 
-    def test_a_table_that_takes_long(self):
+    def test_table_that_takes_long_to_read(self):
         """A slow table is read less often, and its counts stay; counters are read as before."""
         self.table = Table(Active(2), 0.5)
         self.count(web=3)

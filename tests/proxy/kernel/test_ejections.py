@@ -158,7 +158,7 @@ class EjectionsTests(SynchronousTestCase):
         self.pass_time(4)
         self.assertEqual([1.0, 3.0, 4.0, 8.0], self.probed)
 
-    def test_services_that_are_gone(self):
+    def test_removed_services(self):
         """Endpoints without services are dropped, also during a probe."""
         self.outcome = Deferred()
         self.ejections.eject(ONE, Outcome.REFUSED)
@@ -169,7 +169,7 @@ class EjectionsTests(SynchronousTestCase):
         self.assertEqual([ONE], self.changed)
         self.assertEqual([], self.clock.getDelayedCalls())
 
-    def test_services_that_come_back(self):
+    def test_services_that_are_added_again(self):
         """The result of an earlier probe does not apply to a new ejection."""
         self.ejections.eject(ONE, Outcome.REFUSED)
         former = self.outcome = Deferred()

@@ -23,7 +23,7 @@ APPLYING = 0.5
 """Seconds that remain to change the rules, beside other programs."""
 
 
-class SuspicionTests(SynchronousTestCase):
+class FailureDetectorTests(SynchronousTestCase):
     """A service of three endpoints."""
 
     def setUp(self):
@@ -117,7 +117,7 @@ class SuspicionTests(SynchronousTestCase):
         self.detector.refused(ONE)
         self.assertEqual([], self.probes)
 
-    def test_probes_that_reach_nobody(self):
+    def test_probes_that_are_blocked(self):
         """If no probe is answered, only the endpoint that did not answer a client is ejected."""
         self.outcomes.update(dict.fromkeys(self.service, Outcome.SILENT))
         self.answered[ONE.endpoint] = False
@@ -154,7 +154,7 @@ class SuspicionTests(SynchronousTestCase):
         self.assertEqual([], self.probes)
         self.assertEqual([], self.ejected())
 
-    def test_forgotten_connections(self):
+    def test_connections_without_an_entry(self):
         """Attempts without an entry are ignored."""
         self.attempt(ONE)
         self.pass_time()

@@ -161,7 +161,7 @@ class Carrying:
         seconds, milliseconds = re.search(r"expires (?:(\d+)s)?(?:(\d+)ms)?", listed).groups()
         return int(seconds or 0) + int(milliseconds or 0) / 1000
 
-    async def test_source_is_kept_within_the_cluster(self):
+    async def test_source_is_preserved_within_the_cluster(self):
         """Endpoints see the address of a client of a cluster IP."""
         self.serve_all()
         await self.apply(self.service())
@@ -235,7 +235,7 @@ class Carrying:
         found = await self.clients(5, EXTERNAL[self.version], self.lab.node)
         self.assertEqual({"0"}, {each.server for each in found})
 
-    async def test_nobody_serves(self):
+    async def test_no_endpoints(self):
         """Clients are refused at once, or get nothing."""
         for inside in (self.lab.client, self.lab.node):
             await self.apply(self.service(numbers=[]))
@@ -275,11 +275,11 @@ class Carrying:
             self.assertEqual({"proxy"}, {each.server for each in found})
 
 
-class CarryingTests(Carrying, KernelTestCase):
+class ForwardedTrafficTests(Carrying, KernelTestCase):
     """IPv4."""
 
 
-class CarryingIPv6Tests(Carrying, KernelTestCase):
+class ForwardedTrafficIPv6Tests(Carrying, KernelTestCase):
     """IPv6."""
 
     version = 6
@@ -288,7 +288,7 @@ class CarryingIPv6Tests(Carrying, KernelTestCase):
 class OutOfWindow:
     """Packets that conntrack considers invalid, by the version of IP."""
 
-    async def test_they_break_nothing(self):
+    async def test_they_do_not_break_connections(self):
         """They are not forwarded untranslated to clients, which would reset the connection."""
         await self.apply(self.service(numbers=[0]))
         self.connection_survives()
@@ -354,7 +354,7 @@ class MasqueradeTests(KernelTestCase):
 
     masquerade = Masquerade(pods=(ip_network("10.5.0.0/24"), ip_network("fd01::/64")))
 
-    async def test_clients_from_elsewhere(self):
+    async def test_clients_of_other_machines(self):
         """The client is in a pod network with IPv4, and keeps its address; with IPv6 it is not."""
         self.serve_all()
         for version, seen in ((4, CLIENT), (6, PODS)):

@@ -30,7 +30,7 @@ def target(version, protocol=Protocol.TCP):
     return Target(protocol, Endpoint(POD[version], 8080))
 
 
-class ToldTests(SynchronousTestCase):
+class ParsedPacketTests(SynchronousTestCase):
     """All kinds of packets."""
 
     def test_an_attempt(self):
@@ -63,7 +63,7 @@ class ToldTests(SynchronousTestCase):
                 attempt = Attempt(target(version, protocol), CLIENT[version], 9)
                 self.assertEqual(LoggedRefusal(attempt), parse_packet(b"", packet))
 
-    def test_no_way(self):
+    def test_no_route(self):
         """Codes that a firewall or router may send for a single client are distinguished."""
         about = {
             version: ip(CLIENT[version], POD[version], TCP, tcp(40000, 8080, SYN))

@@ -87,7 +87,7 @@ class ProbeTests(SynchronousTestCase):
         self.assertIs(Outcome.ANSWERED, self.successResultOf(self.probing))
         self.assertEqual([], self.reactor.getDelayedCalls())
 
-    def test_no_way(self):
+    def test_no_route(self):
         """An error of a router counts as a refusal."""
         self.fail(NoRouteError(errno.EHOSTUNREACH, "no route"))
         self.assertIs(Outcome.REFUSED, self.successResultOf(self.probing))

@@ -98,7 +98,7 @@ class Retry(NodePorts):
         found = await self.clients_are_soon_served(then=replace)
         self.assertEqual({"0"}, {each.server for each in found})
 
-    async def test_amid_a_change(self):
+    async def test_during_a_change(self):
         """A client whose packet meets a deleted map is served by the following rules."""
         self.serve(0)
         family = FAMILIES[self.version]
@@ -294,7 +294,7 @@ class Retry(NodePorts):
         for each in endpoints:
             self.assertFalse(self.mode.ejections.is_ejected(Protocol.UDP, each))
 
-    async def test_no_way(self):
+    async def test_no_route(self):
         """An endpoint without a route is ejected, and the client gets no error."""
         self.serve(0)
         there = str(self.lab.address(1, self.version).address)
@@ -349,7 +349,7 @@ class RetryIPv6Tests(Retry, KernelTestCase):
     version = 6
 
 
-class NodePortsOfAFamilyTests(NodePorts, KernelTestCase):
+class NodePortFamilyTests(NodePorts, KernelTestCase):
     """Node ports are in the given IPv4 networks, and at all IPv6 addresses."""
 
     version = 6

@@ -140,7 +140,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertIn("mod 3 map", self.transactions[-1])
         self.assertNotIn(set_mark(RETRIED), self.transactions[-1])
 
-    def test_a_service_of_what_is_ejected(self):
+    def test_service_of_ejected_endpoints(self):
         """The endpoints of a service are probed at once if all of them are ejected."""
         self.eject(ONE, TWO)
         self.clock.advance(0)
@@ -162,7 +162,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(0)
         self.assertEqual(1, len(self.ejected_siblings))
 
-    def test_a_new_one_beside_others(self):
+    def test_new_service_with_others(self):
         """If none is ejected, no entries are deleted."""
         self.apply([1, 2, 3, 4])
         self.assertEqual([], self.clock.getDelayedCalls())
@@ -211,7 +211,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([PORTAL], list(self.rules.portals(TWO)))
         self.assertEqual([], list(self.rules.portals(ONE)))
 
-    def test_a_kernel_that_does_not_forget(self):
+    def test_entries_that_cannot_be_deleted(self):
         """The failure is logged, and everything is retried."""
         self.forgetting = lambda: fail(SteeringFailed("it is locked"))
         self.eject(ONE)
@@ -222,7 +222,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.clock.advance(RETRY_SECONDS)
         self.assertEqual([{ONE}, {ONE}], [targets for targets, _ in self.deleted])
 
-    def test_a_kernel_that_never_forgets(self):
+    def test_entries_that_can_never_be_deleted(self):
         """Removed endpoints are not kept: their clients retry for two minutes only."""
         self.forgetting = lambda: fail(SteeringFailed("there is no such table"))
         for number in range(4, 40):
@@ -280,7 +280,7 @@ class KernelRulesTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
         self.assertIn("mod 2 map", self.transactions[-1])
 
-    def test_the_end_amid_a_change(self):
+    def test_stop_during_a_change(self):
         """Nothing follows a change that is in progress at the stop."""
         change = Deferred()
         self.forgetting = lambda: change

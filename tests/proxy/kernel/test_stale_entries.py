@@ -125,7 +125,7 @@ class StaleEntriesTests(SynchronousTestCase):
         self.ends(Outcome.REFUSED)
         self.assertEqual(MAX_WAITING, len(self.deleted))
 
-    def test_a_kernel_that_does_not_forget(self):
+    def test_entries_that_cannot_be_deleted(self):
         """The failure is logged, and the next entry is deleted all the same."""
         self.kept.append(FIRST)
         self.entries.attempted(FIRST)

@@ -16,7 +16,7 @@ def proxied(scope, keeps_source=False, name="web", protocol=Protocol.TCP):
     return ProxiedService(service(key=the_key, keeps_source=keeps_source), None)
 
 
-class WithinClusterTests(SynchronousTestCase):
+class InClusterServicesTests(SynchronousTestCase):
     """Which virtual service of a Service has all of its endpoints."""
 
     external = proxied(Scope.EXTERNAL, keeps_source=True)

@@ -174,11 +174,11 @@ class IptablesContract:
         self.assertEqual(f"iptables ({self.back_end})", self.rules.backend)
         self.assert_foreign_untouched()
 
-    async def test_shown_as_made(self):
+    async def test_shown_as_created(self):
         """New rules are read back word for word."""
         await self.shown_as_made(no_address)
 
-    async def test_shown_as_made_for_all(self):
+    async def test_shown_as_created_for_all(self):
         """So are the rules for links without an address."""
         await self.shown_as_made(HOSTS.get)
 

@@ -53,7 +53,7 @@ class PortalsCase(SynchronousTestCase):
         return {chain: list(some) for each in tables for chain, some in each.chains.items() if some}
 
 
-class LedTests(PortalsCase):
+class RedirectTests(PortalsCase):
     """Portals with endpoints."""
 
     def test_cluster_ip(self):
@@ -254,7 +254,7 @@ class OwnPacketsTests(PortalsCase):
         self.assertNotIn("YURTPROXY-REFUSED-HOST", found)
 
 
-class NobodyServesTests(PortalsCase):
+class NoEndpointsTests(PortalsCase):
     """Portals without endpoints."""
 
     def both(self, *portals, **more):

@@ -131,7 +131,7 @@ class ElementsTests(SynchronousTestCase):
                 {f"192.0.2.1 . tcp . 80 . {each}" for each in allowed}, found["allowed"].keys()
             )
 
-    def test_nobody_serves(self):
+    def test_no_endpoints(self):
         """Clients are refused, or get no answer, as the service specifies."""
         cluster = [portal(PortalKind.CLUSTER_IP, 4)]
         refused = proxied(port=None, portals=cluster)
@@ -176,7 +176,7 @@ class ElementsTests(SynchronousTestCase):
         few, more = tables()([]), tables()(many)
         self.assertEqual([each.chains for each in few], [each.chains for each in more])
 
-    def test_nothing_is_made_anew_that_has_not_changed(self):
+    def test_unchanged_services_are_reused(self):
         """Only the part of a changed service is made again."""
         asked = []
 

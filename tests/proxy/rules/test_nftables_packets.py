@@ -102,7 +102,7 @@ class Packets:
         refused = connect(self.lab.client, PODS[self.version], NODE_PORT)
         await self.assertFailure(refused, ConnectionRefusedError)
 
-    async def test_nobody_serves(self):
+    async def test_no_endpoints(self):
         """Clients are refused, or get no answer."""
         kinds = PortalKind.CLUSTER_IP, PortalKind.NODE_PORT
         portals = [self.portal(kind) for kind in kinds]
@@ -116,7 +116,7 @@ class Packets:
                 )
                 await self.assertFailure(connect(inside, to, port, timeout=0.3), TimeoutError)
 
-    async def test_nobody_serves_datagrams(self):
+    async def test_no_endpoints_for_datagrams(self):
         """Clients are notified by ICMP."""
         portal = self.portal(PortalKind.CLUSTER_IP)
         the_key = key(protocol=Protocol.UDP, version=self.version)

@@ -149,7 +149,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual(picker.failures, [(refuses.endpoint, "Connection refused")])
         return client, picker, slow.endpoint
 
-    def test_one_that_was_begun_amid_a_step_has_not_failed(self) -> None:
+    def test_endpoint_silent_for_a_partial_step_has_not_failed(self) -> None:
         """It had too little time; the next step tries another one, no later than planned."""
         alive = self.lab.backend()
         client, picker, _ = self.refused_late(alive.endpoint)
@@ -159,7 +159,7 @@ class DialingTests(SynchronousTestCase):
         self.assertEqual((len(picker.failures), picker.counted), (1, 1))
         self.assertFalse(client.read().reset)
 
-    def test_one_that_is_silent_for_a_step_of_its_own_has_failed(self) -> None:
+    def test_endpoint_silent_for_a_whole_step_has_failed(self) -> None:
         """This also holds if it was first tried within a step."""
         _, picker, slow = self.refused_late()
         picker.endpoints.reverse()
@@ -183,7 +183,7 @@ class DialingTests(SynchronousTestCase):
         self.assertIn("A client of shop/web:http TCP IPv4 is reset: no endpoint accepts", told)
         self.assertIn(f"the last failure: {dead[2]}: Connection refused", told)
 
-    def test_one_that_restarts_takes_its_client_in_the_next_step(self) -> None:
+    def test_restarted_endpoint_gets_its_client_in_the_next_step(self) -> None:
         """It refused at first, and no other endpoint serves."""
         held = socket.socket()
         self.addCleanup(held.close)
@@ -227,7 +227,7 @@ class DialingTests(SynchronousTestCase):
             self.assert_reset(opened, self.lab.client(opened))
         self.assertIn("it has no endpoints", self.warnings_of(events)[0])
 
-    def test_clients_that_are_reset_are_told_of_once_in_a_minute(self) -> None:
+    def test_reset_clients_are_logged_once_a_minute(self) -> None:
         """Their number depends on clients; one service does not suppress another's messages."""
         services = [self.lab.open(self.lab.refusing())[0] for _ in range(2)]
         opened, other = services
@@ -353,7 +353,7 @@ class DialingTests(SynchronousTestCase):
         (told,) = self.warnings_of(events)
         self.assertIn(f"the last failure: {full[1]}: Cannot assign requested address", told)
 
-    def test_what_cannot_even_be_tried_leads_on_at_once(self) -> None:
+    def test_attempt_that_cannot_start_is_skipped_at_once(self) -> None:
         """For example an address without a route."""
         alive = self.lab.backend()
         wrong = Endpoint(ip_address("0.0.0.0"), 0)
@@ -387,7 +387,7 @@ class DialingTests(SynchronousTestCase):
         opened._listening.close()
 
 
-class PatienceTests(SynchronousTestCase):
+class ConnectionLimitTests(SynchronousTestCase):
     """Limits of what is in progress."""
 
     def serve(self, **limits):
@@ -465,7 +465,7 @@ class PatienceTests(SynchronousTestCase):
         told = events[-1]["log_format"].format(**events[-1])
         self.assertIn("2 clients of shop/web:http TCP IPv4 wait for endpoints", told)
 
-    def test_a_service_that_stays_full_is_told_of_once_in_a_minute(self) -> None:
+    def test_full_service_is_logged_once_a_minute(self) -> None:
         """Even though clients may leave, and new ones be accepted, at any rate."""
         lab, alive, opened, _ = self.serve(max_per_service=4)
         joined = [lab.join(opened, alive, source=f"127.0.{number}.1") for number in range(1, 5)]
@@ -481,7 +481,7 @@ class PatienceTests(SynchronousTestCase):
         (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertIn("the maximum of one service", told["log_format"].format(**told))
 
-    def test_without_descriptors_it_rests_and_goes_on_when_there_are_some(self) -> None:
+    def test_accepting_pauses_without_descriptors(self) -> None:
         """It neither spins nor ends, and the waiting clients are served."""
         lab, alive, opened, _ = self.serve()
         client, server = lab.join(opened, alive)
@@ -567,7 +567,7 @@ class DefectTests(SynchronousTestCase):
         self.lab.reactor.advance(PLAN[0])
         self.assert_costs_one(client)
 
-    def test_when_it_is_asked_how_a_dial_goes(self) -> None:
+    def test_when_a_dial_is_checked(self) -> None:
         """The endpoint no longer counts it."""
         client = self.waiting()
         self.defect(TcpDialer, "outcome")

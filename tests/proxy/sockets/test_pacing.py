@@ -85,7 +85,7 @@ class PacingTests(SynchronousTestCase):
         """The kernel uses it from the beginning, and it stays for bulk data."""
         self.assertEqual("cubic", self.with_bulk("bbr", "cubic", FAR))
 
-    def test_where_the_kernel_does_not_tell(self):
+    def test_kernel_without_round_trip_times(self):
         """An old kernel does not report the minimum round trip: any peer counts as distant."""
         self.assertEqual("bbr", self.with_bulk("bbr", "reno", None))
 

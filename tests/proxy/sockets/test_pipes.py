@@ -21,7 +21,7 @@ class PipePoolTests(SynchronousTestCase):
         """Start without pipes."""
         self.before = descriptors_in_use()
 
-    def test_a_pipe_holds_much_and_never_blocks(self) -> None:
+    def test_pipe_is_large_and_non_blocking(self) -> None:
         """It has the requested size, which any user may have."""
         pipe = Pipe()
         self.addCleanup(pipe.close)
@@ -42,7 +42,7 @@ class PipePoolTests(SynchronousTestCase):
         self.assertRaises(BlockingIOError, os.read, second.read_end, 1)
         pool.release(second)
 
-    def test_there_are_so_many_and_fewer_are_kept(self) -> None:
+    def test_limits_of_all_and_of_idle_pipes(self) -> None:
         """At the end none is kept."""
         pool = PipePool(max_pipes=3, max_idle=1)
         taken = [pool.acquire() for _ in range(3)]
@@ -79,7 +79,7 @@ class PipePoolTests(SynchronousTestCase):
         self.assertEqual(os.write(pipe.write_end, b"works"), 5)
 
 
-class MostConnectionsTests(SynchronousTestCase):
+class MaxConnectionsTests(SynchronousTestCase):
     """The maximum number of connections depends on the limit of open files."""
 
     def test_half_of_the_descriptors_are_for_connections_of_two_each(self) -> None:

@@ -120,13 +120,13 @@ class PortAllocatorTests(SynchronousTestCase):
         with socket.socket() as again:
             again.bind(("0.0.0.0", seen[0]))
 
-    def test_a_kernel_that_chooses_nothing_but_claimed_ports_is_told_of(self) -> None:
+    def test_kernel_that_chooses_only_claimed_ports_is_reported(self) -> None:
         """The message says what to change."""
         ports = PortAllocator(is_claimed=lambda _: True)
         failure = self.assertRaises(OSError, ports.open, key(protocol=UDP))
         self.assertIn("net.ipv4.ip_local_port_range", str(failure))
 
-    def test_what_the_system_refuses_is_a_sentence(self) -> None:
+    def test_errors_of_the_system_are_sentences(self) -> None:
         """It is not reported as a range that is used up."""
         refused = OSError(errno.EMFILE, "Too many open files")
         for ports in (PortAllocator(), PortAllocator(range(20000, 20002))):

@@ -58,7 +58,7 @@ class HeaderTests(SynchronousTestCase):
                 self.assertEqual(parse(told + b"GET /"), (name, source, destination, b"GET /"))
 
 
-class IntroductionTests(SynchronousTestCase):
+class ProxyHeaderTests(SynchronousTestCase):
     """What an endpoint receives."""
 
     def test_the_header_comes_first_and_once(self) -> None:
@@ -78,7 +78,7 @@ class IntroductionTests(SynchronousTestCase):
                 # It does not count as a byte of the client.
                 self.assertEqual(opened.stats().received, 5)
 
-    def test_the_endpoint_is_told_before_the_client_says_anything(self) -> None:
+    def test_header_is_sent_before_client_data(self) -> None:
         """So the endpoint may send first."""
         lab = TcpLab(self)
         backend = lab.backend()

@@ -115,7 +115,7 @@ class RelayTests(SynchronousTestCase):
                 self.until(lambda wanted=wanted: server.read().size == wanted)
             self.assertEqual(pipes, len(self.lab.pipes._idle))
 
-    def test_who_gets_much_is_asked_about_its_way_once(self) -> None:
+    def test_round_trip_is_read_once_after_some_data(self) -> None:
         """Data that is sent to it counts, in any pieces, and not data that it sends."""
         asked: list[object] = []
         self.patch(Pacing, "use_bbr_if_distant", lambda pacing, connected: asked.append(connected))
@@ -142,7 +142,7 @@ class RelayTests(SynchronousTestCase):
         server.socket.send(b"220 hello")
         self.until(lambda: client.read().received == b"220 hello")
 
-    def test_nothing_at_all_is_a_connection_too(self) -> None:
+    def test_connection_without_data(self) -> None:
         """Both ends close, and nothing remains."""
         client, server = self.join()
         client.socket.close()
@@ -197,7 +197,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(server.hash.digest(), hashlib.sha256(MUCH).digest())
         self.assertEqual(self.lab.descriptors.writers(), [])
 
-    def test_what_has_come_while_a_reader_stalled_follows_at_once(self) -> None:
+    def test_data_received_during_a_stall_follows_at_once(self) -> None:
         """By the event that it accepts data again, without another event of the source."""
         client, server = self.join()
         left = MUCH
@@ -243,7 +243,7 @@ class RelayTests(SynchronousTestCase):
             self.until(lambda one=one: one.read().ended)
             self.assert_nothing_left(*ends)
 
-    def test_the_end_of_much_comes_after_all_of_it(self) -> None:
+    def test_end_follows_all_data(self) -> None:
         """This also holds if the reader is slower."""
         client, server = self.join()
         left = MUCH
@@ -287,7 +287,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual((client.size, client.reset), (answer, False))
         self.assert_nothing_left(client, server)
 
-    def test_a_half_closed_connection_is_closed_when_nothing_comes_for_a_minute(self) -> None:
+    def test_idle_half_closed_connection_is_closed_after_a_minute(self) -> None:
         """One with data is not; abandoned peers leave nothing behind."""
         client, server = self.join()
         client.end()
@@ -364,7 +364,7 @@ class RelayTests(SynchronousTestCase):
         server.socket.send(b"still there")
         self.until(lambda: client.read().received == b"still there")
 
-    def test_a_reset_is_told_as_a_reset(self) -> None:
+    def test_reset_is_forwarded_as_a_reset(self) -> None:
         """From either end to the other; nothing remains."""
         for index in (0, 1):
             ends = self.join()
@@ -373,7 +373,7 @@ class RelayTests(SynchronousTestCase):
             self.until(lambda other=other: other.read().reset)
             self.assert_nothing_left(*ends)
 
-    def test_a_reset_behind_an_end_is_told_as_well(self) -> None:
+    def test_reset_after_an_end_is_forwarded(self) -> None:
         """The endpoint has closed and is gone; further data of the client detects that."""
         client, server = self.join()
         server.end()
@@ -390,7 +390,7 @@ class RelayTests(SynchronousTestCase):
         self.until(is_reset)
         self.assert_nothing_left(client, server)
 
-    def test_a_reset_amid_much_drops_what_waits(self) -> None:
+    def test_reset_drops_buffered_data(self) -> None:
         """Its pipe is released."""
         client, server = self.join()
         left = MUCH
@@ -403,7 +403,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(self.lab.pipes._in_use, 0)
         self.assert_nothing_left(client, server)
 
-    def test_nothing_is_left_of_many(self) -> None:
+    def test_many_leave_nothing_behind(self) -> None:
         """The number of descriptors is as before, and few pipes are kept."""
         client, server = self.join()
         base = descriptors_in_use()
@@ -471,13 +471,13 @@ class WithoutEndpointsTests(SynchronousTestCase):
         self.lab.until(lambda: self.server.read().received == b"still there")
         self.assertEqual(self.opened.stats().failed, 0)
 
-    def test_who_waits_to_be_accepted_is_reset(self) -> None:
+    def test_waiting_clients_are_reset(self) -> None:
         """No endpoint would ever answer."""
         client = self.lab.client(self.opened)
         self.update()
         self.lab.until(lambda: client.read().reset)
 
-    def test_an_endpoint_that_comes_is_served_from_the_same_port(self) -> None:
+    def test_added_endpoint_is_served_from_the_same_port(self) -> None:
         """At once, however often that happens."""
         port = self.opened.port
         for _ in range(3):
@@ -488,7 +488,7 @@ class WithoutEndpointsTests(SynchronousTestCase):
             self.lab.until(lambda server=server: server.read().received == b"hello")
         self.assertEqual(self.opened.port, port)
 
-    def test_nobody_else_gets_its_port(self) -> None:
+    def test_no_other_service_gets_its_port(self) -> None:
         """Whatever options for sharing ports another program sets."""
         self.update()
         for option in (None, socket.SO_REUSEADDR, socket.SO_REUSEPORT):
@@ -498,7 +498,7 @@ class WithoutEndpointsTests(SynchronousTestCase):
                 error = self.assertRaises(OSError, other.bind, ("0.0.0.0", self.opened.port))
                 self.assertEqual(error.errno, errno.EADDRINUSE)
 
-    def test_where_it_cannot_listen_again_that_is_told_and_tried_again(self) -> None:
+    def test_failure_to_listen_again_is_logged_and_retried(self) -> None:
         """For example if the kernel has no memory for now."""
         self.update()
         full = OSError(errno.ENOMEM, "Cannot allocate memory")
@@ -511,7 +511,7 @@ class WithoutEndpointsTests(SynchronousTestCase):
         self.lab.reactor.advance(PAUSE_SECONDS)
         self.lab.join(self.opened, self.backend)
 
-    def test_where_it_cannot_be_watched_that_is_told_and_tried_again(self) -> None:
+    def test_failure_to_watch_is_logged_and_retried(self) -> None:
         """No socket is lost that has just been opened: the kernel limits watched descriptors."""
         self.update()
         full = OSError(errno.ENOSPC, "No space left on device")
@@ -572,7 +572,7 @@ class StopTests(SynchronousTestCase):
         self.assertTrue(self.server.read().reset)
         self.assertEqual((self.picker.counted, self.lab.count.used), (0, 0))
 
-    def test_what_may_go_on_does_until_it_is_told_otherwise(self) -> None:
+    def test_connections_continue_until_a_drain_is_set(self) -> None:
         """Without a timeout it ends only when they do; a later timeout applies once."""
         stopped = self.opened.stop(None)
         self.assertEqual(self.lab.reactor.getDelayedCalls(), [])
@@ -588,7 +588,7 @@ class StopTests(SynchronousTestCase):
         self.assertTrue(self.client.read().reset)
         self.assertEqual((self.picker.counted, self.lab.count.used), (0, 0))
 
-    def test_whoever_was_connected_by_the_kernel_is_served(self) -> None:
+    def test_clients_connected_by_the_kernel_are_served(self) -> None:
         """It connected before the stop, and cannot know about it."""
         clients = [self.lab.client(self.opened) for _ in range(100)]
         stopped = self.opened.stop(30)
@@ -615,7 +615,7 @@ class StopTests(SynchronousTestCase):
 class HalfClosedTests(SynchronousTestCase):
     """The timeout of half-closed connections, if one of them fails."""
 
-    def test_a_defect_of_one_costs_the_others_nothing(self) -> None:
+    def test_defect_of_one_does_not_affect_others(self) -> None:
         """They are checked, and end, in time."""
         clock = Clock()
         broken, idle, busy = mock.Mock(), mock.Mock(), mock.Mock()

@@ -19,7 +19,7 @@ from yurttunnel.proxy.interfaces import IProxySocket, IProxySockets
 from yurttunnel.proxy.sockets.local_address import from_local_address
 
 
-class CarryingTests(UdpTestCase):
+class ForwardedTrafficTests(UdpTestCase):
     """Forwarding."""
 
     def test_interfaces(self):
@@ -112,7 +112,7 @@ class CarryingTests(UdpTestCase):
         self.assertIn("(2 more like this were not shown)", second)
 
 
-class SixTests(CarryingTests):
+class IPv6Tests(ForwardedTrafficTests):
     """The same with IPv6."""
 
     version = 6
@@ -131,7 +131,7 @@ class AddressTests(UdpTestCase):
             self.assertEqual([(b"?", (address, self.proxy.port))], received(client))
 
 
-class SixAddressTests(UdpTestCase, KernelTestCase):
+class IPv6AddressTests(UdpTestCase, KernelTestCase):
     """Several addresses of IPv6."""
 
     version = 6

@@ -73,7 +73,7 @@ class IdleTests(UdpTestCase):
             self.pass_time(10)
         self.assertEqual(20, len(received(client)))
 
-    def test_nobody_replies_ever(self):
+    def test_no_endpoint_ever_replies(self):
         """A client that only sends keeps its endpoint, too."""
         endpoint, other = self.endpoint(), self.endpoint()
         self.serve(endpoint, other)

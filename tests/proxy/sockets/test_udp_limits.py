@@ -31,7 +31,7 @@ class LimitTests(UdpTestCase):
         self.assertEqual((200, 0), (stats.active, stats.failed))
         self.assertEqual(10_000, stats.total)
 
-    def test_who_makes_room(self):
+    def test_which_client_is_evicted(self):
         """The client that has been idle longest is evicted, of all services if necessary."""
         self.use(max_clients=3)
         endpoint = self.endpoint()

@@ -118,7 +118,7 @@ class RefusedTests(UdpTestCase):
         told = [(each.failures, each.active) for each in self.picker.endpoints()]
         self.assertEqual([(1, 0), (1, 0)], told)
 
-    def test_one_comes_back(self):
+    def test_one_recovers(self):
         """After an endpoint has replied, those that refused earlier may be tried again."""
         first, second = self.endpoint(), self.endpoint()
         self.serve(first, second)
@@ -172,7 +172,7 @@ class RefusedTests(UdpTestCase):
         self.assertEqual(2, told.failures)
         self.assertIsNotNone(told.ejected_until)
 
-    def test_datagrams_that_are_kept(self):
+    def test_stored_first_datagrams(self):
         """Their total size is limited, and those of served clients are released."""
         endpoint = self.endpoint()
         self.serve(endpoint)
@@ -189,7 +189,7 @@ class RefusedTests(UdpTestCase):
         self.pass_time(BEFORE_REPLY + 2)
         self.assertTrue(self.table.reserve(MAX_BUFFERED))
 
-    def test_what_is_not_kept_is_sent(self):
+    def test_datagram_that_is_not_stored_is_sent(self):
         """Without space, a first datagram is sent to an endpoint all the same."""
         endpoint = self.endpoint()
         self.serve(endpoint)

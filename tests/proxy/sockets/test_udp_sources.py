@@ -93,7 +93,7 @@ class SourceTests(UdpTestCase, KernelTestCase):
         self.assertFalse(self.allocator.is_used(4, Protocol.UDP, port))
         self.make(port=port)
 
-    def test_no_address_to_come_from(self):
+    def test_no_source_address(self):
         """No endpoint has failed; another one is tried."""
         self.serve(self.endpoint(), self.endpoint())
         connect, connected = socket.socket.connect, []

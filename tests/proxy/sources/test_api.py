@@ -67,7 +67,7 @@ class ApiTests(WorldCase):
         self.assertEqual(["10.1.0.100:8080"], self.endpoints())
         self.assertEqual(1, self.changes - before)
 
-    def test_nothing_that_matters(self):
+    def test_irrelevant_change(self):
         """A change that leads to the same state is not reported."""
         self.client.put(SERVICES, service())
         self.start()
@@ -94,7 +94,7 @@ class ApiTests(WorldCase):
         self.assertEqual([], self.endpoints())
         self.assertIsNone(self.sources.problem())
 
-    def test_api_goes_away(self):
+    def test_api_becomes_unavailable(self):
         """While the API is unreachable, and its lists fail, the last state stays."""
         self.client.put(SERVICES, service())
         self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
@@ -207,7 +207,7 @@ class NodeTests(WorldCase):
             found.append(self.node.facts.eligible)
         self.assertEqual([False, True, False], found)
 
-    def test_a_node_that_is_gone(self):
+    def test_deleted_node(self):
         """A deleted Node keeps its facts: load balancers should not send clients again."""
         self.start()
         self.client.put(NODES, node(zone="a", taints=["ToBeDeletedByClusterAutoscaler"]))

@@ -114,7 +114,7 @@ class FileTests(WorldCase):
         self.refresh()
         self.assertEqual({"default/web TCP IPv4", "default/a TCP IPv4"}, self.shown().keys())
 
-    def test_values_that_are_none(self):
+    def test_invalid_values(self):
         """A tag may turn a value into an invalid one: the file is invalid like any other."""
         for misfit in MISFITS:
             self.write("a.yaml", service(), endpoint_slice("10.1.0.1"))
@@ -156,7 +156,7 @@ class FileTests(WorldCase):
         self.refresh()
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
 
-    def test_bad_file_that_comes_later(self):
+    def test_file_becomes_invalid(self):
         """A file that never was valid does not affect others."""
         self.write("b.yaml", service())
         self.begin()
@@ -201,7 +201,7 @@ class FileTests(WorldCase):
         self.assertEqual(["default/web TCP IPv4"], list(self.shown()))
         self.assertIsNone(self.sources.problem())
 
-    def test_directory_is_away(self):
+    def test_directory_is_missing(self):
         """Nothing is served before the directory is read, which is logged once; later its content
         stays.
         """
@@ -264,7 +264,7 @@ class FileTests(WorldCase):
         self.begin()
         self.assertEqual(["cluster IP 10.96.0.1 80"], self.shown()["default/web TCP IPv4"][0])
 
-    def test_beside_the_api(self):
+    def test_with_the_api(self):
         """Both sources are served; of objects in both the API's counts, while it has them."""
         self.client.put(SERVICES, service("web", "10.96.0.1"))
         self.write("a.yaml", service("web", "10.96.0.2"), service("file", "10.96.0.3"))

@@ -126,7 +126,7 @@ class PortalTests(SynchronousTestCase):
             (made,) = of(service(), *slices).services.values()
             self.assertEqual(["10.1.0.1:8080"], [str(each) for each in made.endpoints])
 
-    def test_endpoint_that_two_slices_tell_differently(self):
+    def test_endpoint_in_two_slices_with_different_conditions(self):
         """If two slices differ about a ready endpoint, the first one by name counts."""
         slices = [
             endpoint_slice(endpoint(node="here"), name="web-1"),
@@ -228,7 +228,7 @@ class PolicyTests(SynchronousTestCase):
         (made,) = of(service(), endpoint_slice(*self.both)).services.values()
         self.assertEqual({ip_address("10.1.0.1")}, {each.address for each in made.local})
 
-    def test_endpoints_that_do_not_say_where_they_are(self):
+    def test_endpoints_without_a_node(self):
         """They may be local, so their packets to themselves must return through this node."""
         slices = endpoint_slice("10.1.0.1", endpoint("10.1.0.2", node="elsewhere"))
         (made,) = of(service(), slices).services.values()
@@ -580,7 +580,7 @@ class LoopbackTests(SynchronousTestCase):
 class ProblemTests(SynchronousTestCase):
     """Problems of one object do not affect others."""
 
-    def test_told_with_what_is_served(self):
+    def test_reported_while_the_rest_is_served(self):
         """Problems of a Service and of its slices are reported; the rest of both is served."""
         state = of(
             service(ports=[port(80, "http"), port(70_000, "bad")]),
@@ -597,7 +597,7 @@ class ProblemTests(SynchronousTestCase):
         )
 
 
-class MemoryTests(SynchronousTestCase):
+class ServiceStateCacheTests(SynchronousTestCase):
     """Caching of repeated computations."""
 
     def test_unchanged_services_are_the_same(self):

@@ -9,7 +9,7 @@ from yurttunnel.proxy.state.endpoint_slices import Condition, SlicePort, endpoin
 from yurttunnel.proxy.state.virtual_services import Protocol
 
 
-class KeptTests(SynchronousTestCase):
+class ParsedObjectTests(SynchronousTestCase):
     """The fields of an EndpointSlice."""
 
     def test_conditions(self):
@@ -67,7 +67,7 @@ class KeptTests(SynchronousTestCase):
         self.assertEqual(((), (), ()), (kept.ports, kept.endpoints, kept.problems))
 
 
-class WrongTests(SynchronousTestCase):
+class InvalidTests(SynchronousTestCase):
     """Invalid values: each is reported, and the rest is kept."""
 
     def test_addresses(self):

@@ -40,7 +40,7 @@ class SkippedTests(SynchronousTestCase):
         self.assertIsNotNone(service_from(service(selector=None)))
 
 
-class KeptTests(SynchronousTestCase):
+class ParsedObjectTests(SynchronousTestCase):
     """The fields of a Service."""
 
     def test_addresses(self):
@@ -128,7 +128,7 @@ class KeptTests(SynchronousTestCase):
         )
 
 
-class WrongTests(SynchronousTestCase):
+class InvalidTests(SynchronousTestCase):
     """Invalid values: each is reported, and the rest is kept."""
 
     def test_ports(self):
@@ -210,7 +210,7 @@ class WrongTests(SynchronousTestCase):
             [
                 "trafficDistribution Near is not valid, use PreferSameZone or"
                 " PreferSameNode or PreferClose: it is ignored",
-                "yurttunnel.io/proxy-protocol v3 is not valid, use v1 or v2: it does not count",
+                "yurttunnel.io/proxy-protocol v3 is not valid, use v1 or v2: it is ignored",
                 "yurttunnel.io/load-balancing magic is not valid, use round-robin or"
                 " least-connections: it is ignored",
             ],
@@ -232,7 +232,7 @@ class WrongTests(SynchronousTestCase):
             (name, ()), (service_from(service(name)).name, service_from(service(name)).problems)
         )
 
-    def test_names_that_are_none(self):
+    def test_invalid_names(self):
         """The Service, or the port, is left out: an invalid name must not break rules or log."""
         for name in ('a"b', "a b", "a;b", "a\nb", "$(x)", "\u00e9", "a/b", "", "n" * 254):
             made = service_from(service(name))
