@@ -271,11 +271,11 @@ class NumberTests(unittest.SynchronousTestCase):
             f" {log_flood_limit.MAX_SHOWN} in {log_flood_limit.PERIOD:.0f} s |",
             f"| line of the audit log | {(audit.MAX_LINE + 1) // 1024} KiB |",
             "| lines of the audit log that wait for the disk |"
-            f" {audit.MAX_WAITING // 1024**2} MiB, beside",
+            f" {audit.MAX_QUEUED_BYTES // 1024**2} MiB, beside",
             "| time to write the last lines of the audit log at the end |"
             f" {audit.CLOSE_TIMEOUT:.0f} s |",
             "| lines of the log that wait for who reads it |"
-            f" {log_file.MAX_WAITING // 1024**2} MiB |",
+            f" {log_file.MAX_QUEUED_BYTES // 1024**2} MiB |",
             f"| time to write the last of them at the end | {log_file.CLOSE_TIMEOUT:.0f} s |",
         ):
             self.assertIn(row, text)

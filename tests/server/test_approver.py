@@ -32,10 +32,10 @@ from yurttunnel.pki.approval_decision import Reason
 from yurttunnel.pki.approval_requests import Kind
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 from yurttunnel.server.approver import (
-    LONGEST_PAUSE,
-    LOOK_AGAIN_SECONDS,
+    MAX_PAUSE,
+    MAX_REVIEWS_PER_ROUND,
     METRICS,
-    MOST_IN_A_ROUND,
+    REVIEW_PERIOD,
     ApprovalCounters,
     Approver,
 )
@@ -184,38 +184,38 @@ class ApproverTests(SynchronousTestCase):
             self.assertIn(words, message)
         [line] = [line for line in self.lines if "csr-1" in line]
         self.assertIn("csr-1 is not approved: 'system:node:edge-2' requests", line)
-        self.assertEqual({("agent", "requester"): 1}, self.counters.left_alone)
+        self.assertEqual({("agent", "requester"): 1}, self.counters.not_approved)
 
     def test_told_once(self):
         """An unchanged decision is reported once, however many reviews there are."""
         self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
         looked = len(self.calls("csr-1"))
         for _ in range(7):
-            self.settle(LOOK_AGAIN_SECONDS)
+            self.settle(REVIEW_PERIOD)
         self.assertEqual(looked + 3, len(self.calls("csr-1")))
         self.assertEqual(1, len(self.events.recorded))
-        self.assertEqual({("agent", "names"): 1}, self.counters.left_alone)
+        self.assertEqual({("agent", "names"): 1}, self.counters.not_approved)
 
     def test_looked_at_after_a_defect(self):
         """A failed round is logged, and the next one comes on time."""
         self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
         looked = len(self.calls("csr-1"))
         with mock.patch.object(heapq, "nsmallest", side_effect=ZeroDivisionError):
-            self.settle(LOOK_AGAIN_SECONDS)
+            self.settle(REVIEW_PERIOD)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertEqual(looked + 1, len(self.calls("csr-1")))
 
     def test_pauses(self):
         """It is reviewed again after a minute, two, four and so on, up to the longest pause."""
         self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
         rounds, looked = [], len(self.calls("csr-1"))
-        for number in range(1, 32 + LONGEST_PAUSE):
-            self.clock.advance(LOOK_AGAIN_SECONDS)
+        for number in range(1, 32 + MAX_PAUSE):
+            self.clock.advance(REVIEW_PERIOD)
             if len(self.calls("csr-1")) > looked:
                 rounds.append(number)
                 looked += 1
-        self.assertEqual([1, 3, 7, 15, 31, 31 + LONGEST_PAUSE], rounds)
+        self.assertEqual([1, 3, 7, 15, 31, 31 + MAX_PAUSE], rounds)
 
     def many_left_alone(self, count):
         """Create requests that one kubelet has made for itself, with an address of others."""
@@ -224,7 +224,7 @@ class ApproverTests(SynchronousTestCase):
             body = {**csr, "metadata": {"name": f"foreign-{number}"}}
             self.client.put(CERTIFICATE_SIGNING_REQUESTS, body)
         self.settle()
-        self.assertEqual(count, self.counters.left_alone["agent", "names"])
+        self.assertEqual(count, self.counters.not_approved["agent", "names"])
         self.client.calls.clear()
 
     def looks(self):
@@ -236,20 +236,20 @@ class ApproverTests(SynchronousTestCase):
 
     def test_many_left_alone(self):
         """Of many only a limited number is reviewed in a round, and each has its turn."""
-        self.many_left_alone(MOST_IN_A_ROUND + 50)
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.many_left_alone(MAX_REVIEWS_PER_ROUND + 50)
+        self.settle(REVIEW_PERIOD)
         first = self.looks()
-        self.assertEqual(MOST_IN_A_ROUND, len(first))
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.assertEqual(MAX_REVIEWS_PER_ROUND, len(first))
+        self.settle(REVIEW_PERIOD)
         second = self.looks()
         self.assertEqual(50, len(second))
-        self.assertEqual(MOST_IN_A_ROUND + 50, len({*first, *second}))
+        self.assertEqual(MAX_REVIEWS_PER_ROUND + 50, len({*first, *second}))
 
     def test_new_one_comes_first(self):
         """A new request does not wait for repeated reviews."""
-        self.many_left_alone(MOST_IN_A_ROUND)
+        self.many_left_alone(MAX_REVIEWS_PER_ROUND)
         self.client.hold()
-        self.clock.advance(LOOK_AGAIN_SECONDS)
+        self.clock.advance(REVIEW_PERIOD)
         body = {**agent_request(), "metadata": {"name": "new"}}
         self.client.put(CERTIFICATE_SIGNING_REQUESTS, body)
         self.clock.advance(0)
@@ -269,11 +269,11 @@ class ApproverTests(SynchronousTestCase):
         self.put(agent_request(text="host=edge-1&host=edge-2"), "foreign")
         self.assertTrue(self.approved("own"))
         self.assertFalse(self.approved("foreign"))
-        self.assertEqual({("agent", "other_node"): 1}, self.counters.left_alone)
+        self.assertEqual({("agent", "other_node"): 1}, self.counters.not_approved)
         [(_, _, _, message)] = self.events.recorded
         self.assertIn("'edge-2' is the name of another node", message)
         self.client.remove(NODES, "edge-2")
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertTrue(self.approved("foreign"))
 
     def test_other_installation(self):
@@ -281,10 +281,10 @@ class ApproverTests(SynchronousTestCase):
         account = "system:serviceaccount:other:yurt-tunnel-server"
         self.put(template_request(serving_template(["x.test"]), account))
         for _ in range(3):
-            self.settle(LOOK_AGAIN_SECONDS)
+            self.settle(REVIEW_PERIOD)
         self.assertFalse(self.approved())
         self.assertEqual([], self.events.recorded)
-        self.assertEqual({("serving", "other_installation"): 1}, self.counters.left_alone)
+        self.assertEqual({("serving", "other_installation"): 1}, self.counters.not_approved)
         [line] = [line for line in self.lines if "csr-1" in line]
         self.assertIn("csr-1 belongs to another installation", line)
         self.assertNotIn(LogLevel.warn, self.levels)
@@ -293,7 +293,7 @@ class ApproverTests(SynchronousTestCase):
         """A final decision is not reviewed again."""
         self.put(agent_request("system:node:edge-2"))
         looked = len(self.calls("csr-1"))
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertEqual(looked, len(self.calls("csr-1")))
 
     def test_node_comes(self):
@@ -301,7 +301,7 @@ class ApproverTests(SynchronousTestCase):
         self.put(agent_request("system:node:edge-3", "host=edge-3", "edge-3"))
         self.assertIn("no node edge-3", self.events.recorded[0][3])
         self.client.put(NODES, node("edge-3"))
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertTrue(self.approved())
 
     def test_others(self):
@@ -310,7 +310,7 @@ class ApproverTests(SynchronousTestCase):
         self.put(signing_request(pem, KUBELET, "kubernetes.io/kubelet-serving"), "kubelet")
         self.put(signing_request(b"nonsense", KUBELET), "nonsense")
         self.put({"spec": None}, "broken")
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertEqual([], self.calls("kubelet", "nonsense", "broken"))
         self.assertEqual([], self.events.recorded)
 
@@ -374,7 +374,7 @@ class ApproverTests(SynchronousTestCase):
             self.assertIn(words, problem)
         self.assertGreater(self.counters.failures, 0)
         self.client.update = update
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertTrue(self.approved())
         self.assertIsNone(self.approver.problem())
 
@@ -386,7 +386,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertIn("csr-1 cannot be looked at", self.approver.problem())
         self.assertIn("10.96.0.1 does not answer", self.approver.problem())
         self.client.get = get
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertTrue(self.approved())
         self.assertIsNone(self.approver.problem())
 
@@ -400,7 +400,7 @@ class ApproverTests(SynchronousTestCase):
         self.client.update = update
         self.assertIsNone(self.approver.problem())
         self.put(agent_request(), "csr-2")
-        self.settle(LOOK_AGAIN_SECONDS)
+        self.settle(REVIEW_PERIOD)
         self.assertFalse(self.approved("csr-1"))
         self.assertFalse(self.approved("csr-2"))
 

@@ -18,9 +18,9 @@ from yurttunnel.server.audit_log import (
     CLOSE_TIMEOUT,
     FLUSH_DELAY,
     MAX_LINE,
-    MAX_WAITING,
+    MAX_QUEUED_BYTES,
     METRICS,
-    SLOW,
+    SLOW_WRITE,
     AuditLog,
     format_line,
 )
@@ -132,7 +132,7 @@ class LogTests(SynchronousTestCase):
         self.log.write(b"first\n")
         self.clock.advance(FLUSH_DELAY)
         line = b"x" * 1023 + b"\n"
-        for _ in range(MAX_WAITING // 1024 + 3):
+        for _ in range(MAX_QUEUED_BYTES // 1024 + 3):
             self.log.write(line)
         self.clock.advance(1)
         self.assertEqual(len(self.calls), 1)
@@ -147,15 +147,15 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(
             self.texts()[1:], ["The audit log is written again; 3 lines were lost meanwhile"]
         )
-        self.assertEqual(len(self.written()), len(b"first\n") + MAX_WAITING)
-        self.assertEqual(self.log.stats.written, 1 + MAX_WAITING // 1024)
+        self.assertEqual(len(self.written()), len(b"first\n") + MAX_QUEUED_BYTES)
+        self.assertEqual(self.log.stats.written, 1 + MAX_QUEUED_BYTES // 1024)
 
     def test_a_write_that_hangs(self):
         """It is reported before lines are lost because of it, and ends with the write."""
         self.slow = True
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)
-        self.clock.advance(SLOW - 0.1)
+        self.clock.advance(SLOW_WRITE - 0.1)
         self.assertIsNone(self.log.problem)
         self.clock.advance(0.1)
         self.assertIn("a write takes more than 3 s: look at", self.log.problem)

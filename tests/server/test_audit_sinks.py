@@ -8,7 +8,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.server.audit_log import Written
+from yurttunnel.server.audit_log import WriteResult
 from yurttunnel.server.audit_sinks import AuditFile, AuditSettings, StandardOutput, open_sink
 
 LINE = b"x" * 99 + b"\n"
@@ -32,7 +32,7 @@ class FileTestCase(SynchronousTestCase):
 
     def append(self, *lines):
         """Write lines without a problem."""
-        self.assertEqual(self.file.append(list(lines)), Written(len(lines)))
+        self.assertEqual(self.file.append(list(lines)), WriteResult(len(lines)))
 
     def refused(self, *words):
         """Check that a line is rejected for a reason, and that the file is not left open."""
@@ -320,7 +320,7 @@ class StandardOutputTests(SynchronousTestCase):
         reader, writer = os.pipe()
         self.addCleanup(os.close, reader)
         sink = StandardOutput(writer)
-        self.assertEqual(sink.append([b"1\n", b"2\n"]), Written(2))
+        self.assertEqual(sink.append([b"1\n", b"2\n"]), WriteResult(2))
         sink.close()
         os.close(writer)
         self.assertEqual(os.read(reader, 100), b"1\n2\n")

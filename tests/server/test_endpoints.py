@@ -24,7 +24,7 @@ from yurttunnel.ops.listen import CannotListen
 from yurttunnel.pki.credentials import certificates_to_pem, key_to_pem
 from yurttunnel.server import endpoints
 from yurttunnel.server.endpoints import (
-    Listening,
+    ListenOptions,
     SystemdEndpoint,
     TcpEndpoint,
     TlsEndpoint,
@@ -111,7 +111,7 @@ class ListenTests(SynchronousTestCase):
     def listen(self, text, credentials=None):
         """Listen on the endpoint ``text``."""
         return parse_endpoint(text).listen(
-            Listening(self.reactor, "--flag", self.factory, credentials)
+            ListenOptions(self.reactor, "--flag", self.factory, credentials)
         )
 
     def assert_cannot_listen(self, text, words):
@@ -201,7 +201,7 @@ class ListenTests(SynchronousTestCase):
         self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
         # With permissions a caller does not reach every node.
         wide = parse_endpoint("tcp:5:interface=0.0.0.0")
-        wide.listen(Listening(self.reactor, "--flag", self.factory, restricted=True))
+        wide.listen(ListenOptions(self.reactor, "--flag", self.factory, restricted=True))
         self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
         bound = ["127.0.0.1", "::1", "::", "0.0.0.0", "0.0.0.0"]
         self.assertEqual(bound, [interface for _, _, _, interface in self.reactor.tcpServers])

@@ -28,16 +28,16 @@ class LiveSettingsTests(SynchronousTestCase):
 
     def change(self, **values):
         """Change the settings."""
-        return Deferred.fromCoroutine(self.live.use(replace(self.live.now, **values)))
+        return Deferred.fromCoroutine(self.live.apply(replace(self.live.current, **values)))
 
     def test_everybody_who_follows_is_told_in_turn(self):
-        """``now`` is the latest change."""
-        self.assertIs(self.first, self.live.now)
+        """``current`` is the latest change."""
+        self.assertIs(self.first, self.live.current)
         self.live.follow(lambda now: self.used.append(("first", now.drain_timeout)))
         self.live.follow(lambda now: self.used.append(("second", now.drain_timeout)))
         self.successResultOf(self.change(drain_timeout=7.0))
         self.assertEqual([("first", 7.0), ("second", 7.0)], self.used)
-        self.assertEqual(7.0, self.live.now.drain_timeout)
+        self.assertEqual(7.0, self.live.current.drain_timeout)
 
     def test_who_refuses_keeps_the_others_from_it(self):
         """Then nothing changes."""
@@ -48,7 +48,7 @@ class LiveSettingsTests(SynchronousTestCase):
         self.live.follow(refuse)
         self.live.follow(self.used.append)
         self.failureResultOf(self.change(drain_timeout=7.0), ChangeRejected)
-        self.assertEqual(([], self.first), (self.used, self.live.now))
+        self.assertEqual(([], self.first), (self.used, self.live.current))
 
     def test_the_last_permission_stays(self):
         """A truncated file does not open a restricted endpoint to everybody."""
@@ -58,7 +58,7 @@ class LiveSettingsTests(SynchronousTestCase):
         self.live.follow(self.used.append)
         failure = self.failureResultOf(self.change(connect_permissions=()), ChangeRejected)
         self.assertIn("needs a restart", str(failure.value))
-        self.assertEqual(((other,), []), (self.live.now.connect_permissions, self.used))
+        self.assertEqual(((other,), []), (self.live.current.connect_permissions, self.used))
 
 
 class BeforeTheStartTests(SynchronousTestCase):
@@ -67,8 +67,8 @@ class BeforeTheStartTests(SynchronousTestCase):
     def test_times_of_sessions(self):
         """The agents' listener, which is created later, starts with them."""
         process = ServerProcess(MemoryReactorClock(), settings(), dict, nothing_expected())
-        changed = replace(process.live.now, resume_window=7.0, return_grace=2.0)
-        self.successResultOf(Deferred.fromCoroutine(process.live.use(changed)))
+        changed = replace(process.live.current, resume_window=7.0, return_grace=2.0)
+        self.successResultOf(Deferred.fromCoroutine(process.live.apply(changed)))
         nobody = Trust(**dict.fromkeys(Trust.__slots__))
         listener = agent_listener(process, nobody, {})
         self.assertEqual(7000, listener.settings.limits.resume_window)

@@ -45,9 +45,9 @@ def server_socket(
     settings: Settings,
     directory: Path,
     process: ServerProcess,
-    own: Mapping[str, Page],
+    extra_pages: Mapping[str, Page],
 ) -> AdminSocket:
-    """Return the socket in ``directory``; ``own`` are the pages of the mode."""
+    """Return the socket in ``directory``; ``extra_pages`` are the pages of the mode."""
     forwards = ForwardPages(lambda: process.forwards)
     return admin_socket(
         reactor,
@@ -57,7 +57,7 @@ def server_socket(
         process.pages,
         process.debug_pages,
         lambda: {"status_page": status_page(settings)},
-        {**forwards.pages(), **own},
+        {**forwards.pages(), **extra_pages},
     )
 
 
@@ -79,7 +79,7 @@ def status_page(settings: Settings) -> str:
     return f"http://{join_authority(settings.insecure_address, settings.meta_port)}/"
 
 
-NOT_YET = "this server accepts no calls now: it begins"
+NOT_LISTENING = "this server accepts no calls now: it begins"
 
 
 class ForwardPages:
@@ -112,45 +112,45 @@ class ForwardPages:
         replace = parameters.get("replace", "false")
         if replace not in ("true", "false"):
             raise BadParameter("replace is true or false")
-        return Deferred.fromCoroutine(self._added(forward, replace == "true"))
+        return Deferred.fromCoroutine(self._add_forward(forward, replace == "true"))
 
-    async def _added(self, forward: Forward, replace: bool) -> PageResponse:
+    async def _add_forward(self, forward: Forward, replace: bool) -> PageResponse:
         forwards = self._find()
         if forwards is None:
-            return text(f"{NOT_YET}\n", 409)
+            return text(f"{NOT_LISTENING}\n", 409)
         try:
             await forwards.add(forward, replace)
         except ForwardRefused as error:
             return text(f"{error}\n", 409)
-        return as_json(_described(forward))
+        return as_json(_describe(forward))
 
     def _remove(self, parameters: Parameters) -> Deferred[PageResponse]:
         try:
             listen = parse_listen(parameters.get("listen", ""))
         except ValueError as error:
             raise BadParameter(f"listen: {error}") from None
-        return Deferred.fromCoroutine(self._removed(listen))
+        return Deferred.fromCoroutine(self._remove_forward(listen))
 
-    async def _removed(self, listen: Listen) -> PageResponse:
+    async def _remove_forward(self, listen: Listen) -> PageResponse:
         forwards = self._find()
         if forwards is None:
-            return text(f"{NOT_YET}\n", 409)
+            return text(f"{NOT_LISTENING}\n", 409)
         try:
             forward = await forwards.remove(listen)
         except ForwardRefused as error:
             return text(f"{error}\n", 409)
-        return as_json(_described(forward))
+        return as_json(_describe(forward))
 
 
 def _forward_entry(state: ForwardState) -> dict[str, object]:
     return {
-        **_described(state.forward),
+        **_describe(state.forward),
         "origin": state.origin.value,
         "connections": state.connections,
     }
 
 
-def _described(forward: Forward) -> dict[str, object]:
+def _describe(forward: Forward) -> dict[str, object]:
     return {
         "listen": join_authority(*forward.listen),
         "node": forward.node,
@@ -188,9 +188,9 @@ class RevocationPages:
         node = parameters.get("node", "")
         if not node:
             raise BadParameter("node is wanted: the name of one")
-        return Deferred.fromCoroutine(self._revoked(node))
+        return Deferred.fromCoroutine(self._revoke_node(node))
 
-    async def _revoked(self, node: str) -> PageResponse:
+    async def _revoke_node(self, node: str) -> PageResponse:
         # In a thread, because it waits for the disk.
         revoke = partial(revoke_node, self._reactor, self._state_dir)
         try:
@@ -239,9 +239,14 @@ class TokenPages:
             in_file = self._file.read()
         except StateError as error:
             return text(f"{error}\n", 500)
-        held = None if in_file is None else in_file.token_id
+        token_in_file = None if in_file is None else in_file.token_id
         return as_json(
-            {"tokens": [_token_entry(each, each.token_id == held) for each in self._tokens.valid()]}
+            {
+                "tokens": [
+                    _token_entry(each, each.token_id == token_in_file)
+                    for each in self._tokens.valid()
+                ]
+            }
         )
 
     def _create(self, parameters: Parameters) -> PageResponse:
@@ -287,10 +292,10 @@ def _token_entry(token: IssuedToken, is_in_file: bool) -> dict[str, object]:
 
 
 def _lifetime(parameters: Parameters) -> float:
-    given = parameters.get("lifetime")
-    if given is None:
+    text_value = parameters.get("lifetime")
+    if text_value is None:
         return DEFAULT_TOKEN_LIFETIME
     try:
-        return flags.token_lifetime(given)
+        return flags.token_lifetime(text_value)
     except ValueError as error:
         raise BadParameter(f"lifetime: {error}") from None

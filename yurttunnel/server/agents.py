@@ -122,15 +122,15 @@ class AgentListener(Factory):
         self._others = dict(others)
         self._identify = identify
         self._replicas = replicas
-        self._told: int | None = None
+        self._reported_replicas: int | None = None
         self.process = os.urandom(16)
         """Identifies this process in HELLOs."""
         self._unfinished = EvictingSet(MAX_UNFINISHED, SessionConnection.evicted)
         self._handed_over: set[SessionConnection] = set()
         self._sessions: dict[bytes, NodeSession] = {}
-        self._carried: dict[SessionConnection, NodeSession] = {}
+        self._sessions_by_connection: dict[SessionConnection, NodeSession] = {}
         self._draining = False
-        registry.on_remote_available.append(self._served_elsewhere)
+        registry.on_remote_available.append(self._sibling_serves)
         self._handshake_failures = HandshakeFailureLog(context.clock, self._log)
         self.refusals: Counter[str] = Counter()
         """Connections that did not become sessions, by reason (``REFUSALS``)."""
@@ -177,9 +177,9 @@ class AgentListener(Factory):
     def replicas_changed(self) -> None:
         """Send a changed number of servers to all agents, which tolerate an inaccurate one."""
         replicas = self._replicas()
-        if replicas is None or replicas == self._told:
+        if replicas is None or replicas == self._reported_replicas:
             return
-        self._told = replicas
+        self._reported_replicas = replicas
         for session in self.sessions():
             session.send_servers(replicas)
 
@@ -211,7 +211,7 @@ class AgentListener(Factory):
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Report sessions without a connection; log connections that did not become sessions."""
-        session = self._carried.pop(connection, None)
+        session = self._sessions_by_connection.pop(connection, None)
         if session is not None and not (session.tunnel.closed or session.tunnel.connected):
             self.sessions_draining(frozenset({session}))
             self._registry.direct_changed(session.node)
@@ -299,7 +299,7 @@ class AgentListener(Factory):
         tunnel.description = self._description(connection, identity)
         connection.send_hello(self._hello(tunnel.session_id, tunnel.wire.received))
         connected = tunnel.connected
-        self._carried[connection] = session
+        self._sessions_by_connection[connection] = session
         connection.start(tunnel, hello)
         if not connected:
             session.resumed()
@@ -313,7 +313,7 @@ class AgentListener(Factory):
         identifiers: Identifiers,
         hello: Hello,
     ) -> None:
-        kept = kept_sessions(hello)
+        held_sessions = kept_sessions(hello)
         own = self._hello(os.urandom(16), 0)
         # The number of bytes received belongs to the requested session, not to the new one.
         hello = replace(hello, received=0)
@@ -323,18 +323,18 @@ class AgentListener(Factory):
         )
         session = NodeSession(identity, identifiers, tunnel, self._registry)
         tunnel.on_closed.append(lambda code, text: self._ended(session, code, text))
-        tunnel.on_draining.append(lambda: self._drains(session))
+        tunnel.on_draining.append(lambda: self._session_draining(session))
         self._sessions[own.session] = session
         connection.send_hello(own)
         # Connected before it is registered, so that siblings get one report, with a usable session.
-        self._carried[connection] = session
+        self._sessions_by_connection[connection] = session
         connection.start(tunnel, hello)
         older = [each for each in self._registry.add(session) if isinstance(each, NodeSession)]
         if len(older) >= MAX_SESSIONS_OF_NODE:
             text = f"the node has more than {MAX_SESSIONS_OF_NODE} sessions"
             older.pop(0).tunnel.close(Code.REPLACED, text)
         for replaced in older:
-            self._replace(replaced, hello.process, kept)
+            self._replace(replaced, hello.process, held_sessions)
         self._log.info(
             "{node}: connected from {address}, session {session}",
             node=identity.node,
@@ -342,26 +342,29 @@ class AgentListener(Factory):
             session=own.session.hex()[:8],
         )
 
-    def _served_elsewhere(self, node: str) -> None:
+    def _sibling_serves(self, node: str) -> None:
         for session in self._registry.direct_sessions(node):
             if isinstance(session, NodeSession):
-                session.served_elsewhere()
+                session.sibling_serves()
 
-    def _drains(self, session: NodeSession) -> None:
+    def _session_draining(self, session: NodeSession) -> None:
         self.sessions_draining(frozenset({session}))
         self._registry.direct_changed(session.node)
 
-    def _replace(self, replaced: NodeSession, process: bytes, kept: frozenset[bytes]) -> None:
+    def _replace(
+        self, replaced: NodeSession, process: bytes, held_sessions: frozenset[bytes]
+    ) -> None:
         """End the previous session of a node, unless it is ending already.
 
-        The new session is from the agent's ``process``, which also keeps the sessions ``kept``.
+        The new session is from the agent's ``process``, which also has the sessions
+        ``held_sessions``.
         """
         if replaced.tunnel.draining:
-            replaced.end_if_succeeded()
+            replaced.close_if_replaced()
             return
         tunnel = replaced.tunnel
         is_same = tunnel.wire.peer.process == process
-        if is_same and (tunnel.connected or tunnel.session_id in kept):
+        if is_same and (tunnel.connected or tunnel.session_id in held_sessions):
             # Its GOAWAY travels on the other connection and may be late, or be lost with that, or
             # its clients have dialed this server at the same moment. An agent that has lost its
             # state is another process.
@@ -380,7 +383,7 @@ class AgentListener(Factory):
         self._sessions.pop(session.tunnel.session_id, None)
         self._registry.remove(session)
         for callback in self.on_ended:
-            callback(session.node, self._why_ended(code, text))
+            callback(session.node, self._end_reason(code, text))
         self._log.info(
             "{node}: session {session} has ended: {text} ({code})",
             node=session.node,
@@ -389,7 +392,7 @@ class AgentListener(Factory):
             code=code.name,
         )
 
-    def _why_ended(self, code: Code, text: str) -> str:
+    def _end_reason(self, code: Code, text: str) -> str:
         """Return in readable form why a session has ended after which the node may be lost."""
         if code is Code.GOING_AWAY and not self._draining:
             text = "the agent has left cleanly, as it does when it is stopped"
@@ -410,9 +413,9 @@ class AgentListener(Factory):
         replicas = self._replicas()
         if replicas is not None:
             properties[SERVERS] = str(replicas)
-        if replicas != self._told:
+        if replicas != self._reported_replicas:
             # This agent has another number than the others.
-            self._told = None
+            self._reported_replicas = None
         return Hello(
             limits=self.settings.limits,
             session=session,

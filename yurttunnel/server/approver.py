@@ -42,19 +42,19 @@ from yurttunnel.pki.approval_requests import (
     recognize,
 )
 
-LOOK_AGAIN_SECONDS = 60.0
+REVIEW_PERIOD = 60.0
 """Seconds between two rounds, in which requests that were not approved are reviewed again."""
 
-LONGEST_PAUSE = 30
+MAX_PAUSE = 30
 """The maximum number of rounds between two reviews of a request; each pause is twice as long."""
 
-MOST_IN_A_ROUND = 100
+MAX_REVIEWS_PER_ROUND = 100
 """The maximum number of reviews in a round; everyone who may create requests can create many."""
 
 _WORKERS = 2
 _API_SERVICE = ("kubernetes", "default")
 _APPROVED = "AutoApproved"
-_LEFT_ALONE = "NotApproved"
+_NOT_APPROVED = "NotApproved"
 
 
 @dataclass(slots=True)
@@ -62,12 +62,12 @@ class ApprovalCounters:
     """Totals since the process started.
 
     Only the leader of all servers approves requests, so sums over the servers are totals.
-    ``approved`` is by kind of certificate, ``left_alone`` by kind and reason; both are values of
+    ``approved`` is by kind of certificate, ``not_approved`` by kind and reason; both are values of
     the rules' enumerations, so there are few. ``failures`` are attempts that are retried.
     """
 
     approved: Counter[str] = field(default_factory=Counter)
-    left_alone: Counter[tuple[str, str]] = field(default_factory=Counter)
+    not_approved: Counter[tuple[str, str]] = field(default_factory=Counter)
     failures: int = 0
 
 
@@ -91,7 +91,7 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
         # All from the start: an attack may be one request, which ``increase`` misses in a new
         # series.
         lambda counters: (
-            ((kind.value, reason.value), counters.left_alone[kind.value, reason.value])
+            ((kind.value, reason.value), counters.not_approved[kind.value, reason.value])
             for kind in Kind
             for reason in Reason
         ),
@@ -108,7 +108,7 @@ METRICS: tuple[Metric[ApprovalCounters], ...] = (
 
 
 @dataclass(frozen=True, slots=True)
-class _Kept:
+class _CachedRequest:
     """What is stored of a request: whether it is pending.
 
     A request that was deleted and recreated under the same name has another ``uid``.
@@ -116,33 +116,33 @@ class _Kept:
 
     name: str
     uid: str
-    waiting: bool
+    pending: bool
 
 
-def _keep(csr: Object) -> _Kept:
+def _cached_request(csr: Object) -> _CachedRequest:
     """Store little: there may be thousands of requests, most of them from kubelets."""
     metadata = csr.get("metadata")
     name, uid = (
         (metadata.get("name"), metadata.get("uid")) if isinstance(metadata, dict) else (None, None)
     )
-    return _Kept(str(name), str(uid), not is_decided(csr) and is_for_tunnel(csr))
+    return _CachedRequest(str(name), str(uid), not is_decided(csr) and is_for_tunnel(csr))
 
 
 @dataclass(slots=True)
-class _Left:
+class _Unapproved:
     """The state of a request that was not approved.
 
-    ``told`` is the hash of the reported decision, which may be long. The request is reviewed again
-    in round ``due`` if ``may_change`` is set, and then after twice ``pause`` rounds.
+    ``reported`` is the hash of the reported decision, which may be long. The request is reviewed
+    again in round ``due`` if ``may_change`` is set, and then after twice ``pause`` rounds.
     """
 
-    told: int
+    reported: int
     may_change: bool
     due: int
     pause: int = 1
 
 
-REQUESTS = InformerSpec(CERTIFICATE_SIGNING_REQUESTS, _keep)
+REQUESTS = InformerSpec(CERTIFICATE_SIGNING_REQUESTS, _cached_request)
 """The approver's informer, also on servers that do not lead, so that a new leader is up to date."""
 
 
@@ -175,26 +175,26 @@ class Approver(MultiService):
         self._requests = informers.informer(REQUESTS)
         self._queue = WorkQueue(clock, self._handle, _WORKERS)
         self._queue.setServiceParent(self)
-        self._queue_again = WorkQueue(clock, self._handle, 1)
-        self._queue_again.setServiceParent(self)
+        self._retry_queue = WorkQueue(clock, self._handle, 1)
+        self._retry_queue.setServiceParent(self)
         what = "looking again at requests that are left alone"
-        Reconciler(clock, LOOK_AGAIN_SECONDS, what, self._look_again).setServiceParent(self)
-        self._forget: Callable[[], None] | None = None
+        Reconciler(clock, REVIEW_PERIOD, what, self._review_again).setServiceParent(self)
+        self._unsubscribe: Callable[[], None] | None = None
         # By name, of existing requests only.
-        self._left: dict[str, _Left] = {}
+        self._unapproved: dict[str, _Unapproved] = {}
         self._round = 0
         self._problem = ""
 
     def startService(self) -> None:
         super().startService()
-        self._forget = self._requests.add_handler(self._changed)
+        self._unsubscribe = self._requests.add_handler(self._changed)
 
     def stopService(self) -> Deferred[Any]:
         """Stop; wait for current reviews, as long as the queue does."""
-        if self._forget is not None:
-            self._forget()
-            self._forget = None
-        self._left.clear()
+        if self._unsubscribe is not None:
+            self._unsubscribe()
+            self._unsubscribe = None
+        self._unapproved.clear()
         self._problem = ""
         stopped: Deferred[Any] = super().stopService()
         return stopped
@@ -203,44 +203,44 @@ class Approver(MultiService):
         """Return why requests cannot be approved, on the leader."""
         return self._problem if self.running and self._problem else None
 
-    def _changed(self, old: _Kept | None, new: _Kept | None) -> None:
-        if new is None or not new.waiting:
-            kept = new or old
-            if kept is not None:
-                self._left.pop(kept.name, None)
+    def _changed(self, old: _CachedRequest | None, new: _CachedRequest | None) -> None:
+        if new is None or not new.pending:
+            cached = new or old
+            if cached is not None:
+                self._unapproved.pop(cached.name, None)
             return
         if old is not None and old.uid != new.uid:
-            self._left.pop(new.name, None)
+            self._unapproved.pop(new.name, None)
         self._queue.add(new.name)
 
-    async def _look_again(self) -> None:
+    async def _review_again(self) -> None:
         """Start a round; the requests with the fewest reviews come first."""
         self._round += 1
         due: list[tuple[int, int, str]] = []
-        for kept in self._requests.values():
-            left = self._left.get(kept.name)
-            if kept.waiting and left is None:
+        for cached in self._requests.values():
+            unapproved = self._unapproved.get(cached.name)
+            if cached.pending and unapproved is None:
                 # It is in the queue or in its backoff, or there was no room for it.
-                self._queue.add(kept.name)
-            elif left is not None and left.may_change and left.due <= self._round:
-                due.append((left.pause, left.due, kept.name))
-        for _, _, name in heapq.nsmallest(MOST_IN_A_ROUND, due):
-            left = self._left[name]
-            left.pause = min(2 * left.pause, LONGEST_PAUSE)
-            left.due = self._round + left.pause
-            self._queue_again.add(name)
+                self._queue.add(cached.name)
+            elif unapproved is not None and unapproved.may_change and unapproved.due <= self._round:
+                due.append((unapproved.pause, unapproved.due, cached.name))
+        for _, _, name in heapq.nsmallest(MAX_REVIEWS_PER_ROUND, due):
+            unapproved = self._unapproved[name]
+            unapproved.pause = min(2 * unapproved.pause, MAX_PAUSE)
+            unapproved.due = self._round + unapproved.pause
+            self._retry_queue.add(name)
 
     async def _handle(self, name: str) -> None:
         """Review a request; an exception has it retried."""
         try:
-            await self._look_at(name)
+            await self._review(name)
         except (ApiError, ApiUnreachable) as error:
             self._counters.failures += 1
             self._problem = _problem(name, error)
             raise
         self._problem = ""
 
-    async def _look_at(self, name: str) -> None:
+    async def _review(self, name: str) -> None:
         # The informer's copy may be older than a decision by somebody else.
         csr = await self._get(CERTIFICATE_SIGNING_REQUESTS, name)
         request = recognize(csr) if csr is not None and not is_decided(csr) else None
@@ -248,7 +248,7 @@ class Approver(MultiService):
             return
         decision = decide(request, await self._facts(request))
         if not decision.approved:
-            self._leave_alone(csr, request, decision)
+            self._report_unapproved(csr, request, decision)
             return
         try:
             await self._client.update(
@@ -321,15 +321,15 @@ class Approver(MultiService):
         conditions = [*(status.get("conditions") or []), condition]
         return {**csr, "status": {**status, "conditions": conditions}}
 
-    def _leave_alone(self, csr: Object, request: Request, decision: Decision) -> None:
+    def _report_unapproved(self, csr: Object, request: Request, decision: Decision) -> None:
         name = request.name
-        kept: _Kept | None = self._requests.get(name)
-        if kept is None or not kept.waiting:
+        cached: _CachedRequest | None = self._requests.get(name)
+        if cached is None or not cached.pending:
             # It was deleted or decided meanwhile.
             return
-        if decision.reason is None or self._polls(name, decision):
+        if decision.reason is None or self._is_reported(name, decision):
             return
-        self._counters.left_alone[request.kind.value, decision.reason.value] += 1
+        self._counters.not_approved[request.kind.value, decision.reason.value] += 1
         level = LogLevel.warn if decision.is_alarming else LogLevel.info
         # A field named message would be interpreted as a legacy log message.
         line = "the certificate request {name} {text}"
@@ -337,17 +337,21 @@ class Approver(MultiService):
         self._log.emit(level, line, name=name, node=node, text=decision.message)
         if decision.is_alarming:
             more = f"To have it all the same: kubectl certificate approve {name}"
-            self._events.record(csr, "Warning", _LEFT_ALONE, f"{decision.message}. {more}")
+            self._events.record(csr, "Warning", _NOT_APPROVED, f"{decision.message}. {more}")
 
-    def _polls(self, name: str, decision: Decision) -> bool:
+    def _is_reported(self, name: str, decision: Decision) -> bool:
         """Return whether a decision was reported before, and record it as reported."""
-        told = hash(decision)
-        left = self._left.get(name)
-        if left is None:
-            self._left[name] = _Left(told, decision.may_change, self._round + 1)
+        reported = hash(decision)
+        unapproved = self._unapproved.get(name)
+        if unapproved is None:
+            self._unapproved[name] = _Unapproved(reported, decision.may_change, self._round + 1)
             return False
-        was, left.told, left.may_change = left.told, told, decision.may_change
-        return was == told
+        was, unapproved.reported, unapproved.may_change = (
+            unapproved.reported,
+            reported,
+            decision.may_change,
+        )
+        return was == reported
 
 
 def _problem(name: str, error: ApiError | ApiUnreachable) -> str:

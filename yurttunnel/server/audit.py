@@ -57,18 +57,18 @@ class AuditEntry:
         self._peer: Peer | None = None
         self._written = False
 
-    def by(self, peer: Peer) -> None:
+    def set_peer(self, peer: Peer) -> None:
         """Set the caller."""
         self._peer = peer
 
-    def asks(self, transport: Any, request_id: str, node: str, destination: str) -> None:
+    def set_request(self, transport: Any, request_id: str, node: str, destination: str) -> None:
         """Set the caller and its request; ``transport`` is the caller's, while that exists."""
         self._peer = audited_peer(transport)
         self.request_id = request_id
         self.node = node
         self.destination = destination
 
-    def refused(self, transport: Any, reason: str, bytes_from_caller: int) -> None:
+    def write_refused(self, transport: Any, reason: str, bytes_from_caller: int) -> None:
         """Write that the caller got nothing from the node, and why.
 
         The node may still have received something, without responding.
@@ -80,7 +80,9 @@ class AuditEntry:
             reason = redacted(reason)
         self._end("refused", self.code, reason, bytes_from_caller, 0)
 
-    def ended(self, code: Code, reason: str, bytes_from_caller: int, bytes_to_caller: int) -> None:
+    def write_ended(
+        self, code: Code, reason: str, bytes_from_caller: int, bytes_to_caller: int
+    ) -> None:
         """Write the result, after the node was reached."""
         self._end("ended", code, reason, bytes_from_caller, bytes_to_caller)
 
@@ -96,8 +98,8 @@ class AuditEntry:
             "time": _iso(time_of_day(clock)),
             "kind": self._kind,
             "request_id": self.request_id,
-            "who": peer.who,
-            "by": peer.by,
+            "who": peer.name,
+            "by": peer.identified_by,
             "peer": peer.address,
             "node": self.node,
             "destination": self.destination,

@@ -25,7 +25,7 @@ from yurttunnel.ops.timeouts import all_fired_within
 FLUSH_DELAY = 0.1
 """Seconds for which lines are collected, and the most that a killed process loses."""
 
-MAX_WAITING = 4 * 1024 * 1024
+MAX_QUEUED_BYTES = 4 * 1024 * 1024
 """Bytes of lines that may wait, in addition to as many that are being written."""
 
 CLOSE_TIMEOUT = 5.0
@@ -35,22 +35,22 @@ MAX_LINE = 4095
 """The maximum length of a line in bytes, without its end: a pipe writes 4096 bytes atomically
 (``PIPE_BUF`` of pipe(7)), so lines on standard output are not interleaved with those of the log."""
 
-SLOW = 3.0
+SLOW_WRITE = 3.0
 """Seconds after which a pending write is reported: the disk hangs, or a pipe has no reader."""
 
-_SHORT = 120
+_TRUNCATED_LENGTH = 120
 """Characters, with escapes, of each text in a line that would be too long."""
 
-_LONGEST_ESCAPE = 12
+_MAX_ESCAPE = 12
 """Characters of a JSON escape outside the basic plane: a surrogate pair."""
 
-_LOOK = "look at the disk, or at who reads standard output"
+_HINT = "look at the disk, or at who reads standard output"
 
 Value = str | int | float | bool | None
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WriteResult:
     """The result of a write: the number of lines written, and the problem, if any."""
 
     lines: int
@@ -60,7 +60,7 @@ class Written:
 class IAuditSink(Interface):
     """The destination of lines; called in a thread, one call at a time."""
 
-    def append(lines: list[bytes]) -> Written:
+    def append(lines: list[bytes]) -> WriteResult:
         """Write ``lines``, which include their ends, in order until a write fails."""
 
     def close() -> None:
@@ -98,16 +98,17 @@ def format_line(record: Mapping[str, Value]) -> bytes:
     line = json.dumps(record, separators=(",", ":"))
     if len(line) > MAX_LINE:
         short = {
-            key: _cut(value) if isinstance(value, str) else value for key, value in record.items()
+            key: _truncate(value) if isinstance(value, str) else value
+            for key, value in record.items()
         }
         line = json.dumps(short, separators=(",", ":"))
     return line.encode("ascii") + b"\n"
 
 
-def _cut(text: str) -> str:
-    short = text[:_SHORT]
-    if len(json.dumps(short)) > _SHORT + 2:
-        short = text[: _SHORT // _LONGEST_ESCAPE]
+def _truncate(text: str) -> str:
+    short = text[:_TRUNCATED_LENGTH]
+    if len(json.dumps(short)) > _TRUNCATED_LENGTH + 2:
+        short = text[: _TRUNCATED_LENGTH // _MAX_ESCAPE]
     return text if short == text else f"{short}..."
 
 
@@ -124,7 +125,9 @@ class AuditLog(Service):
         self,
         clock: IReactorTime,
         sink: IAuditSink,
-        in_thread: Callable[[Callable[[list[bytes]], Written], list[bytes]], Deferred[Written]],
+        in_thread: Callable[
+            [Callable[[list[bytes]], WriteResult], list[bytes]], Deferred[WriteResult]
+        ],
     ) -> None:
         self.stats = AuditStats()
         self.problem: str | None = None
@@ -133,23 +136,23 @@ class AuditLog(Service):
         self._sink = sink
         self._in_thread = in_thread
         self._warnings = RateLimitedLog(clock, self._log)
-        self._waiting: list[bytes] = []
-        self._waiting_bytes = 0
+        self._queued: list[bytes] = []
+        self._queued_bytes = 0
         self._task: Deferred[None] | None = None
         self._closed = False
         self._lost_before = 0
 
     def write(self, line: bytes) -> None:
         """Queue ``line``, which includes its end."""
-        if self._closed or self._waiting_bytes + len(line) > MAX_WAITING:
-            self._begin_trouble(f"lines come faster than they are written: {_LOOK}")
+        if self._closed or self._queued_bytes + len(line) > MAX_QUEUED_BYTES:
+            self._report_problem(f"lines come faster than they are written: {_HINT}")
             self.stats.lost += 1
             return
-        self._waiting.append(line)
-        self._waiting_bytes += len(line)
+        self._queued.append(line)
+        self._queued_bytes += len(line)
         if self._task is None:
             # Owned by this service: it ends with the last line.
-            self._task = Deferred.fromCoroutine(self._write_waiting())
+            self._task = Deferred.fromCoroutine(self._write_queued())
 
     def stopService(self) -> Deferred[None]:
         """Write the queued lines, within :data:`CLOSE_TIMEOUT`, and close the file."""
@@ -169,30 +172,30 @@ class AuditLog(Service):
             seconds=CLOSE_TIMEOUT,
         )
 
-    async def _write_waiting(self) -> None:
-        while self._waiting:
+    async def _write_queued(self) -> None:
+        while self._queued:
             await deferLater(self._clock, FLUSH_DELAY)
-            lines, self._waiting, self._waiting_bytes = self._waiting, [], 0
+            lines, self._queued, self._queued_bytes = self._queued, [], 0
             await self._write(lines)
         self._task = None
 
     async def _write(self, lines: list[bytes]) -> None:
         lost = self.stats.lost
         slow = self._clock.callLater(
-            SLOW, self._begin_trouble, f"a write takes more than {SLOW:g} s: {_LOOK}"
+            SLOW_WRITE, self._report_problem, f"a write takes more than {SLOW_WRITE:g} s: {_HINT}"
         )
         try:
             written = await self._in_thread(self._sink.append, lines)
         except Exception as error:
             # Whatever fails, the following lines must be written.
             self._log.failure("Defect: writing the audit log failed")
-            written = Written(0, repr(error))
+            written = WriteResult(0, repr(error))
         finally:
             if slow.active():
                 slow.cancel()
         self.stats.written += written.lines
         if written.problem:
-            self._begin_trouble(written.problem)
+            self._report_problem(written.problem)
             self.stats.lost += len(lines) - written.lines
         elif self.problem is not None and self.stats.lost == lost:
             self._log.info(
@@ -201,7 +204,7 @@ class AuditLog(Service):
             )
             self.problem = None
 
-    def _begin_trouble(self, problem: str) -> None:
+    def _report_problem(self, problem: str) -> None:
         """Report a problem, before lines are counted as lost because of it."""
         if self.problem is None:
             self._lost_before = self.stats.lost

@@ -19,7 +19,7 @@ DEFAULT_MAX_SIZE = 100
 DEFAULT_MAX_BACKUP = 10
 
 _MEGABYTE = 1024 * 1024
-_LARGEST = 1_000_000
+_MAX_NUMBER = 1_000_000
 
 
 def _file(text: str) -> Path:
@@ -29,10 +29,10 @@ def _file(text: str) -> Path:
     return path
 
 
-def _number_from(least: int) -> Callable[[str], int]:
+def _number_of_at_least(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) <= _LARGEST):
-            raise ValueError(f"{text!r} is no whole number from {least} to {_LARGEST}")
+        if not (text.isascii() and text.isdigit() and minimum <= int(text) <= _MAX_NUMBER):
+            raise ValueError(f"{text!r} is no whole number from {minimum} to {_MAX_NUMBER}")
         return int(text)
 
     return parse
@@ -50,7 +50,7 @@ AUDIT_LOG_PATH = Flag(
 AUDIT_LOG_MAXSIZE = Flag(
     "audit-log-maxsize",
     Group.OPERATION,
-    _number_from(1),
+    _number_of_at_least(1),
     "Size in megabytes at which the file of --audit-log-path is rotated. [default:"
     f" {DEFAULT_MAX_SIZE}]",
 )
@@ -58,7 +58,7 @@ AUDIT_LOG_MAXSIZE = Flag(
 AUDIT_LOG_MAXBACKUP = Flag(
     "audit-log-maxbackup",
     Group.OPERATION,
-    _number_from(0),
+    _number_of_at_least(0),
     f"Number of rotated files to keep, 0 for all. [default: {DEFAULT_MAX_BACKUP}]",
 )
 

@@ -17,17 +17,17 @@ from yurttunnel.server.handshake_failures import peer_authority
 
 @dataclass(frozen=True, slots=True)
 class Peer:
-    """A caller; ``by`` is how it is known: ``certificate``, ``token`` or ``address``.
+    """A caller; ``identified_by`` is how it is known: ``certificate``, ``token`` or ``address``.
 
-    ``who`` is the common name in the certificate, the user name that the Kubernetes API has
+    ``name`` is the common name in the certificate, the user name that the Kubernetes API has
     returned for the token, or the same as ``address``.
     """
 
-    who: str
-    by: str
+    name: str
+    identified_by: str
     address: str
 
-    def known_by_token(self, user: str) -> Peer:
+    def identified_by_token(self, user: str) -> Peer:
         """Return the same peer, identified by the token of ``user``."""
         return Peer(user, "token", self.address)
 

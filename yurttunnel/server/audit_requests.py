@@ -28,16 +28,16 @@ from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 from yurttunnel.wire.codes import Code
 
-_OF_CONTAINERS = frozenset({"attach", "checkpoint", "containerLogs", "exec", "run"})
-_OF_PODS = _OF_CONTAINERS | {"portForward"}
+_CONTAINER_PATHS = frozenset({"attach", "checkpoint", "containerLogs", "exec", "run"})
+_POD_PATHS = _CONTAINER_PATHS | {"portForward"}
 """Paths that are followed by ``/namespace/pod``: ``InstallDebuggingHandlers`` in
 pkg/kubelet/server/server.go of Kubernetes. The container is the last segment, possibly after the
 UID of the pod."""
 
-_LONGEST_PATH = 2048
+_MAX_PATH = 2048
 """Bytes of a path that are parsed: those of kubelets have at most about 700."""
 
-_LONGEST_METHOD = 32
+_MAX_METHOD = 32
 
 _SEGMENT = re.compile(r"[\w.-]{0,64}", re.ASCII)
 """The first segment of every path that kubelets serve."""
@@ -162,7 +162,7 @@ def _ended(
     error: ExchangeFailed | None,
 ) -> None:
     by_token = request.caller and request.authorization_used
-    entry.by(peer.known_by_token(request.caller) if by_token else peer)
+    entry.set_peer(peer.identified_by_token(request.caller) if by_token else peer)
     destination = request.destination
     if destination is not None:
         entry.destination = destination.authority
@@ -171,21 +171,21 @@ def _ended(
     head, status = exchange.head, exchange.status
     entry.status = status
     entry.request = {
-        "method": head.method[:_LONGEST_METHOD].decode("ascii", "backslashreplace"),
+        "method": head.method[:_MAX_METHOD].decode("ascii", "backslashreplace"),
         **subject_of(head.target),
         "upgraded": status == 101,
     }
     # The connection answers some requests itself: if a handler raises, or a body is malformed.
     if exchange.failure or (request.refusal and error is None):
         refusal = exchange.failure or request.refusal
-        entry.refused(exchange.transport, refusal, exchange.received)
+        entry.write_refused(exchange.transport, refusal, exchange.received)
         return
-    code, reason = _how(exchange, error)
+    code, reason = _result(exchange, error)
     reason = request.refusal or reason
-    entry.ended(code, reason, exchange.received, exchange.bytes_sent + exchange.sent)
+    entry.write_ended(code, reason, exchange.received, exchange.bytes_sent + exchange.sent)
 
 
-def _how(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code, str]:
+def _result(exchange: _AuditedExchange, error: ExchangeFailed | None) -> tuple[Code, str]:
     if error is None:
         return Code.DONE, ""
     if exchange.broken is not None:
@@ -201,16 +201,16 @@ def subject_of(target: bytes) -> dict[str, Value]:
 
     The path is decoded before it is split, as in kubelets.
     """
-    path = unquote_to_bytes(target.partition(b"?")[0][:_LONGEST_PATH])
+    path = unquote_to_bytes(target.partition(b"?")[0][:_MAX_PATH])
     first, *others = path.decode("utf-8", "backslashreplace").removeprefix("/").split("/")
-    subject: dict[str, Value] = {"path": _plain(first, _SEGMENT)}
-    if first in _OF_PODS and len(others) >= 2:
-        names = [_plain(other, _NAME) for other in others]
+    subject: dict[str, Value] = {"path": _name_or_other(first, _SEGMENT)}
+    if first in _POD_PATHS and len(others) >= 2:
+        names = [_name_or_other(other, _NAME) for other in others]
         subject["namespace"], subject["pod"], *names = names
-        if first in _OF_CONTAINERS and names:
+        if first in _CONTAINER_PATHS and names:
             subject["container"] = names[-1]
     return subject
 
 
-def _plain(segment: str, pattern: re.Pattern[str]) -> str:
+def _name_or_other(segment: str, pattern: re.Pattern[str]) -> str:
     return segment if pattern.fullmatch(segment) else _OTHER

@@ -15,14 +15,14 @@ from pathlib import Path
 from zope.interface import implementer
 
 from yurttunnel.ops.private_files import check_parents
-from yurttunnel.server.audit_log import IAuditSink, Written
+from yurttunnel.server.audit_log import IAuditSink, WriteResult
 
 _MODE = 0o600
 _FLAGS = (
     # Nonblocking: opening a FIFO without a reader would block; this way it fails.
     os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK
 )
-_MOMENT = "%Y-%m-%dT%H-%M-%S"
+_TIME_FORMAT = "%Y-%m-%dT%H-%M-%S"
 _TIMESTAMP = r"[12]\d{3}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}"
 _STANDARD_OUTPUT = 1
 
@@ -60,12 +60,12 @@ class StandardOutput:
     def __init__(self, descriptor: int = _STANDARD_OUTPUT) -> None:
         self._descriptor = descriptor
 
-    def append(self, lines: list[bytes]) -> Written:
+    def append(self, lines: list[bytes]) -> WriteResult:
         for count, line in enumerate(lines):
-            _, problem = _write_as_much(self._descriptor, line)
+            _, problem = _write_all(self._descriptor, line)
             if problem:
-                return Written(count, f"standard output cannot be written: {problem}")
-        return Written(len(lines))
+                return WriteResult(count, f"standard output cannot be written: {problem}")
+        return WriteResult(len(lines))
 
     def close(self) -> None:
         """Do nothing: others write to standard output, too."""
@@ -104,37 +104,37 @@ class AuditFile:
             raise
         self._descriptor = descriptor
 
-    def append(self, lines: list[bytes]) -> Written:
+    def append(self, lines: list[bytes]) -> WriteResult:
         done, problem = 0, ""
         while done < len(lines):
             try:
                 descriptor = self._current()
-                end = self._end_of_room(descriptor, lines, done)
+                end = self._end_of_fitting(descriptor, lines, done)
                 if end == done:
                     problem = self._rotate() or problem
                     descriptor = self._current()
-                    end = self._end_of_room(descriptor, lines, done)
+                    end = self._end_of_fitting(descriptor, lines, done)
                 if end == done:
                     # Renaming has failed, and the file is written further: lines matter more.
                     end = len(lines)
                 part = lines[done:end]
                 data = b"".join(part)
-                written, failed = _write_as_much(descriptor, data)
+                written, failed = _write_all(descriptor, data)
             except OSError as error:
-                return Written(done, self._reason("cannot be written", error))
+                return WriteResult(done, self._reason("cannot be written", error))
             if failed:
                 whole = data[:written].count(b"\n")
-                self._cut_off(descriptor, written - sum(map(len, part[:whole])))
-                return Written(done + whole, f"{self._path} cannot be written: {failed}")
+                self._remove_partial_line(descriptor, written - sum(map(len, part[:whole])))
+                return WriteResult(done + whole, f"{self._path} cannot be written: {failed}")
             done = end
-        return Written(len(lines), problem)
+        return WriteResult(len(lines), problem)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
 
-    def _end_of_room(self, descriptor: int, lines: list[bytes], start: int) -> int:
+    def _end_of_fitting(self, descriptor: int, lines: list[bytes], start: int) -> int:
         """Return the end of the lines from ``start`` that still fit; an empty file takes any."""
         size = os.fstat(descriptor).st_size
         for end in range(start, len(lines)):
@@ -159,10 +159,10 @@ class AuditFile:
         descriptor = self._descriptor
         if descriptor is not None:
             try:
-                there = os.stat(self._path, follow_symlinks=False)
+                current = os.stat(self._path, follow_symlinks=False)
             except FileNotFoundError:
-                there = None
-            if there is not None and os.path.samestat(there, os.fstat(descriptor)):
+                current = None
+            if current is not None and os.path.samestat(current, os.fstat(descriptor)):
                 return descriptor
             self.close()
         self.open()
@@ -186,7 +186,7 @@ class AuditFile:
 
     def _backup(self, moment: datetime.datetime) -> Path:
         """Return the name for a file that is rotated at ``moment``."""
-        text = moment.strftime(_MOMENT) + f".{moment.microsecond // 1000:03d}"
+        text = moment.strftime(_TIME_FORMAT) + f".{moment.microsecond // 1000:03d}"
         return self._path.with_name(f"{self._path.stem}-{text}{self._path.suffix}")
 
     def _backups(self) -> list[datetime.datetime]:
@@ -197,11 +197,11 @@ class AuditFile:
         for found in filter(None, map(pattern.fullmatch, os.listdir(self._path.parent))):
             # A name without a valid date is not ours.
             with contextlib.suppress(ValueError):
-                moment = datetime.datetime.strptime(found[1], f"{_MOMENT}.%f")
+                moment = datetime.datetime.strptime(found[1], f"{_TIME_FORMAT}.%f")
                 moments.append(moment.replace(tzinfo=datetime.UTC))
         return sorted(moments)
 
-    def _cut_off(self, descriptor: int, count: int) -> None:
+    def _remove_partial_line(self, descriptor: int, count: int) -> None:
         """Remove the beginning of a line that could not be written completely."""
         if count:
             # If that fails, too, the next line is corrupted; nothing more can be done.
@@ -212,7 +212,7 @@ class AuditFile:
         return f"{self._path} {what}: {error.strerror}"
 
 
-def _write_as_much(descriptor: int, data: bytes) -> tuple[int, str]:
+def _write_all(descriptor: int, data: bytes) -> tuple[int, str]:
     """Write ``data`` until a write fails; return the number of bytes, and the problem, if any."""
     written = 0
     while written < len(data):

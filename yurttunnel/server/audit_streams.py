@@ -52,7 +52,7 @@ class _AuditedStream:
 
     def _ended(self, code: Code, text: str) -> None:
         stream = self._stream
-        self._entry.ended(code, text, stream.bytes_sent, stream.bytes_received)
+        self._entry.write_ended(code, text, stream.bytes_sent, stream.bytes_received)
 
 
 def code_of(error: BaseException | None) -> tuple[Code, str]:

@@ -32,7 +32,7 @@ from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY
 from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
-from yurttunnel.server.trust import ServerTrust, TrustSettings, joined
+from yurttunnel.server.trust import ServerTrust, TrustSettings, join_sentences
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.tls import SIBLING_ALPN as SIBLING_PROTOCOL
 
@@ -122,7 +122,7 @@ class ClusterServerTrust(ServerTrust):
 
     def warning(self) -> str | None:
         """Return which renewals or reloads fail, while the current files are still valid."""
-        return joined((super().warning(), self._bundle.problem))
+        return join_sentences((super().warning(), self._bundle.problem))
 
     def stats(self) -> ClusterTrustStats:
         """Return the values of the metrics."""

@@ -55,8 +55,8 @@ _KEYWORD = re.compile(r"([a-zA-Z]+)=(.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
-    """What an endpoint listens with: ``factory``, configured by ``flag``.
+class ListenOptions:
+    """The options with which an endpoint listens: ``factory``, configured by ``flag``.
 
     ``credentials`` are the server's own, for ``ssl:`` endpoints without files: they must require a
     client certificate, and accept the protocol ``http/1.1`` (ALPN). ``restricted`` is whether
@@ -73,7 +73,7 @@ class Listening:
 class Endpoint(Protocol):
     """A parsed endpoint string."""
 
-    def listen(self, wanted: Listening) -> IListeningPort:
+    def listen(self, options: ListenOptions) -> IListeningPort:
         """Listen; raises :class:`CannotListen`, which names the flag."""
 
 
@@ -85,10 +85,10 @@ class UnixEndpoint:
     mode: int = SOCKET_MODE
     backlog: int = BACKLOG
 
-    def listen(self, wanted: Listening) -> IListeningPort:
+    def listen(self, options: ListenOptions) -> IListeningPort:
         """See :class:`Endpoint`."""
         return listen_unix(
-            wanted.reactor, wanted.flag, self.path, wanted.factory, self.mode, self.backlog
+            options.reactor, options.flag, self.path, options.factory, self.mode, self.backlog
         )
 
 
@@ -100,17 +100,17 @@ class TcpEndpoint:
     interface: str = _LOOPBACK
     backlog: int = BACKLOG
 
-    def listen(self, wanted: Listening) -> IListeningPort:
+    def listen(self, options: ListenOptions) -> IListeningPort:
         """See :class:`Endpoint`; warns if other machines can connect."""
-        if not (wanted.restricted or ip_address(self.interface).is_loopback):
+        if not (options.restricted or ip_address(self.interface).is_loopback):
             log.warn(
                 "{flag}: everybody who can connect to {interface} port {port} can reach every"
                 " node; ssl: requires a certificate, unix: is closed to other users",
-                flag=wanted.flag,
+                flag=options.flag,
                 interface=self.interface,
                 port=self.port,
             )
-        return _listen_tcp(self, wanted, wanted.factory)
+        return _listen_tcp(self, options, options.factory)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,14 +132,14 @@ class TlsEndpoint:
     chain: str = ""
     ca: str = ""
 
-    def listen(self, wanted: Listening) -> IListeningPort:
+    def listen(self, options: ListenOptions) -> IListeningPort:
         """See :class:`Endpoint`."""
-        flag = wanted.flag
-        credentials = self._load(flag) if self.private_key else wanted.credentials
+        flag = options.flag
+        credentials = self._load(flag) if self.private_key else options.credentials
         if credentials is None:
             raise CannotListen(flag, "the server has no certificate of its own: add privateKey=")
-        secured = TLSMemoryBIOFactory(credentials, False, wanted.factory, clock=wanted.reactor)
-        return _listen_tcp(self, wanted, secured)
+        secured = TLSMemoryBIOFactory(credentials, False, options.factory, clock=options.reactor)
+        return _listen_tcp(self, options, secured)
 
     def _load(self, flag: str) -> CallerContexts:
         """Read the files; they are not reloaded."""
@@ -166,14 +166,14 @@ class SystemdEndpoint:
 
     description: str
 
-    def listen(self, wanted: Listening) -> IListeningPort:
+    def listen(self, options: ListenOptions) -> IListeningPort:
         """See :class:`Endpoint`."""
-        flag = wanted.flag
+        flag = options.flag
         results: list[IListeningPort | Failure] = []
         try:
-            endpoint = serverFromString(wanted.reactor, self.description)
+            endpoint = serverFromString(options.reactor, self.description)
             # Twisted's own endpoints listen at once; the Deferred they return has fired.
-            endpoint.listen(wanted.factory).addBoth(results.append)
+            endpoint.listen(options.factory).addBoth(results.append)
         except LookupError:
             raise CannotListen(
                 flag, f"systemd has passed no socket for {self.description!r}"
@@ -191,10 +191,10 @@ class SystemdEndpoint:
 
 
 def _listen_tcp(
-    endpoint: TcpEndpoint | TlsEndpoint, wanted: Listening, factory: IProtocolFactory
+    endpoint: TcpEndpoint | TlsEndpoint, options: ListenOptions, factory: IProtocolFactory
 ) -> IListeningPort:
     interface, port, backlog = endpoint.interface, endpoint.port, endpoint.backlog
-    return listen_tcp(wanted.reactor, wanted.flag, interface, port, factory, backlog)
+    return listen_tcp(options.reactor, options.flag, interface, port, factory, backlog)
 
 
 def parse_endpoint(text: str) -> Endpoint:

@@ -17,7 +17,7 @@ from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.frontends.forward import parse_forward
 from yurttunnel.server.steering_options import STEERING_TABLE
 
-USUAL_CALLERS = ("kube-apiserver-kubelet-client",)
+DEFAULT_ALLOWED_CALLERS = ("kube-apiserver-kubelet-client",)
 """kubeadm's name for kube-apiserver's certificate for kubelets (apiserver-kubelet-client.crt)."""
 
 _Address = IPv4Address | IPv6Address
@@ -137,7 +137,7 @@ ALLOWED_CALLERS = Flag(
     " acts on behalf of others, so for it the connection alone determines the node, never a header"
     " field. All other callers, also those with a bearer token, select the node by header fields"
     " and need permission in the cluster (nodes/proxy).",
-    default=",".join(USUAL_CALLERS),
+    default=",".join(DEFAULT_ALLOWED_CALLERS),
 )
 
 CLIENT_CA_FILE = Flag(

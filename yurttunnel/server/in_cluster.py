@@ -161,7 +161,7 @@ class ClusterServer:
         readiness = process.readiness
         readiness.add("listeners", self._tunnel.problem)
         readiness.add("certificates", self._trust.problem)
-        readiness.add("caches", self._caches_missing)
+        readiness.add("caches", self._unsynced_caches)
         # What is in use stays in use, so these are reported without affecting readiness.
         readiness.add("certificate renewal", self._trust.warning, required=False)
         readiness.add("Kubernetes API", self._informers.problem, required=False)
@@ -192,7 +192,7 @@ class ClusterServer:
                 part.setServiceParent(parts)
         return parts
 
-    def _caches_missing(self) -> str | None:
+    def _unsynced_caches(self) -> str | None:
         """Return which caches have not synced, for a while after the start.
 
         If the API is away for longer than that, callers are better served by the agents' addresses
@@ -202,7 +202,7 @@ class ClusterServer:
             return None
         return self._informers.incomplete()
 
-    def _is_gone(self, identity: NodeIdentity) -> bool:
+    def _is_deleted(self, identity: NodeIdentity) -> bool:
         """Return whether a node was deleted from the cluster, as far as is known."""
         return self._nodes.synced and self._nodes.get(identity.node) is None
 
@@ -286,7 +286,7 @@ class ClusterServer:
             connect=own.callers,
             kubelets=own.kubelets,
             identify=own.identify,
-            is_revoked=self._is_gone,
+            is_revoked=self._is_deleted,
         )
         agents = agent_listener(process, trust, {}, lambda: siblings.replicas())
         siblings = Siblings(

@@ -22,7 +22,7 @@ from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
-from yurttunnel.server.endpoints import Listening
+from yurttunnel.server.endpoints import ListenOptions
 from yurttunnel.server.frontends.admission import Permissions
 from yurttunnel.server.frontends.calls import Dialer, DialingFactory, IGate
 from yurttunnel.server.frontends.connect import ConnectFactory
@@ -36,7 +36,7 @@ from yurttunnel.server.options import Settings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.redirect_targets import other_family_addresses
 from yurttunnel.server.registry import SessionRegistry
-from yurttunnel.server.service import Listener, ServerService, SessionHolder
+from yurttunnel.server.service import Listener, ServerService, SessionOwner
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.shares import Kind
@@ -81,7 +81,7 @@ def agent_listener(
         process.context,
         process.registry,
         trust.is_revoked,
-        _agent_settings(process.live.now),
+        _agent_settings(process.live.current),
         others=others,
         identify=trust.identify,
         replicas=replicas,
@@ -109,7 +109,7 @@ def server_service(
     trust: Trust,
     agents: AgentListener,
     middlewares: Sequence[IMiddleware],
-    others: Sequence[SessionHolder] = (),
+    others: Sequence[SessionOwner] = (),
     passthrough: tuple[int, PassthroughFactory] | None = None,
 ) -> ServerService:
     """Compose the listeners, except the meta port; ``others`` hold sessions in addition to
@@ -119,7 +119,7 @@ def server_service(
     """
     live = process.live
     gates = tuple(each for each in middlewares if IGate.providedBy(each))
-    permissions = Permissions(live.now.connect_permissions)
+    permissions = Permissions(live.current.connect_permissions)
 
     def guard(caller: Dialer) -> None:
         caller.audit = process.audit
@@ -136,13 +136,13 @@ def server_service(
     for flag, caller in callers.items():
         caller.flag = flag
         guard(caller)
-    forwards = process.forwards = _forwards(reactor, process.registry, live.now, guard)
+    forwards = process.forwards = _forwards(reactor, process.registry, live.current, guard)
     interception = Interception(
         reactor,
         process.registry,
         trust.kubelets,
         middlewares,
-        live.now.response_timeout or None,
+        live.current.response_timeout or None,
         audit=process.audit,
         counters=process.requests,
         failures=process.failures,
@@ -168,18 +168,18 @@ def server_service(
         ],
         [agents, *others],
         [interception, *callers.values(), forwards],
-        live.now.drain_timeout,
+        live.current.drain_timeout,
     )
     process.listeners = lambda: [*_forward_infos(forwards), *_listener_infos(server)]
 
-    def use(changed: Settings) -> None:
+    def apply(changed: Settings) -> None:
         permissions.permissions = changed.connect_permissions
         server.drain_timeout = changed.drain_timeout
         agents.settings = _agent_settings(changed)
         interception.use_response_timeout(changed.response_timeout or None)
 
     live.follow(lambda changed: forwards.configure(changed.forwards))
-    live.follow(use)
+    live.follow(apply)
     return server
 
 
@@ -242,8 +242,8 @@ def _listeners(
     listeners = [Listener(flag, listen)]
     for flag, endpoint in settings.connect_endpoints:
         restricted = bool(settings.connect_permissions)
-        wanted = Listening(reactor, flag, callers[flag], trust.connect, restricted)
-        listeners.append(Listener(flag, partial(endpoint.listen, wanted)))
+        listen_options = ListenOptions(reactor, flag, callers[flag], trust.connect, restricted)
+        listeners.append(Listener(flag, partial(endpoint.listen, listen_options)))
     return listeners
 
 

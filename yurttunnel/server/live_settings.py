@@ -18,35 +18,35 @@ LIVE_FLAGS = (
     flag_table.RETURN_GRACE,
 )
 
-Use = Callable[[Settings], Awaitable[None] | None]
+ApplySettings = Callable[[Settings], Awaitable[None] | None]
 
 
 class LiveSettings:
-    """The current settings, ``now``; later ones can change :data:`LIVE_FLAGS` only."""
+    """The current settings, ``current``; later ones can change :data:`LIVE_FLAGS` only."""
 
     def __init__(self, settings: Settings) -> None:
-        self.now = settings
-        self._parts: list[Use] = []
+        self.current = settings
+        self._parts: list[ApplySettings] = []
 
-    def follow(self, use: Use) -> None:
-        """Have ``use(settings)`` called for each change.
+    def follow(self, apply: ApplySettings) -> None:
+        """Have ``apply(settings)`` called for each change.
 
         Callbacks that may reject a change, by :class:`ChangeRejected`, must be registered first.
         """
-        self._parts.append(use)
+        self._parts.append(apply)
 
-    async def use(self, settings: Settings) -> None:
+    async def apply(self, settings: Settings) -> None:
         """Change to ``settings``, or raise :class:`ChangeRejected` and change nothing.
 
         Permissions cannot all be removed this way: the file may have been truncated.
         """
-        if self.now.connect_permissions and not settings.connect_permissions:
+        if self.current.connect_permissions and not settings.connect_permissions:
             raise ChangeRejected(
                 "--allow-connect: without one everybody who can connect can reach every node,"
                 " which needs a restart: keep at least one"
             )
-        for use in self._parts:
-            used = use(settings)
-            if used is not None:
-                await used
-        self.now = settings
+        for apply in self._parts:
+            applied = apply(settings)
+            if applied is not None:
+                await applied
+        self.current = settings

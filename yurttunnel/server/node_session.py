@@ -25,7 +25,7 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Hello
 
-_ELSEWHERE = frozenset({Code.GOING_AWAY, Code.SESSION_LOST, Code.REPLACED})
+_RETRYABLE_CODES = frozenset({Code.GOING_AWAY, Code.SESSION_LOST, Code.REPLACED})
 """The codes of dials that have not reached the node; another route may."""
 
 RESTARTED = "the agent has been restarted"
@@ -47,12 +47,12 @@ when its drain ends.
 """
 
 
-class _Presence(IntEnum):
+class _AgentState(IntEnum):
     """Whether the agent is connected, and otherwise how long it has been away."""
 
     CONNECTED = 0
-    RETURNING = 1  # for HESITATION
-    LATE = 2  # until RECONNECT_TIMEOUT has passed
+    RECONNECTING = 1  # for RECONNECT_GRACE
+    OVERDUE = 2  # until RECONNECT_TIMEOUT has passed
     MISSING = 3
 
 
@@ -63,7 +63,7 @@ class NodeSession:
     While no connection carries it, dials wait until :data:`RECONNECT_TIMEOUT` after the loss, or
     until :data:`RECONNECT_GRACE` if another session leads to the node; later ones fail at once. A
     draining session whose agent was succeeded by another process is closed then, see
-    :meth:`end_if_succeeded`.
+    :meth:`close_if_replaced`.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class NodeSession:
     ) -> None:
         self._registry = registry
         self._dials: set[Deferred[IStream]] = set()
-        self._presence = _Presence.CONNECTED
+        self._agent_state = _AgentState.CONNECTED
         # When the connection was last lost.
         self._lost_at = 0.0
         self._waits: list[IDelayedCall] = []
@@ -83,14 +83,14 @@ class NodeSession:
         self.identity = identity
         self.identifiers = identifiers
         self.tunnel = tunnel
-        tunnel.on_closed.append(lambda code, text: self._wait_no_more())
+        tunnel.on_closed.append(lambda code, text: self._stop_waiting())
 
     @property
     def draining(self) -> bool:
         """Whether one of the ends wants new streams to take another route, if there is one."""
         if self.tunnel.draining:
             return True
-        return self._presence >= _Presence.LATE and self._has_connected_fellow()
+        return self._agent_state >= _AgentState.OVERDUE and self._has_other_connected_session()
 
     @property
     def process(self) -> bytes:
@@ -114,7 +114,7 @@ class NodeSession:
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
         """Open a stream to a target at the node in this session."""
-        if self._presence is _Presence.MISSING:
+        if self._agent_state is _AgentState.MISSING:
             self.tunnel.dial_answered(Code.SESSION_LOST)
             return fail(self._missing())
         dial = self.tunnel.open_stream(host, port, timeout, request_id, holder)
@@ -124,13 +124,13 @@ class NodeSession:
     def connection_lost(self) -> None:
         """Move waiting dials to another route if there is one, otherwise start their timeouts."""
         # If the session has had two connections, their ends may be reported one after the other.
-        self._wait_no_more()
+        self._stop_waiting()
         clock = self.tunnel.clock
         self._lost_at = clock.seconds()
-        self._presence = _Presence.RETURNING
+        self._agent_state = _AgentState.RECONNECTING
         self._waits = [
-            clock.callLater(RECONNECT_GRACE, self._is_late),
-            clock.callLater(RECONNECT_TIMEOUT, self._is_missing),
+            clock.callLater(RECONNECT_GRACE, self._set_overdue),
+            clock.callLater(RECONNECT_TIMEOUT, self._set_missing),
         ]
         another = self._registry.find_another(self)
         if another is not None and another.connected and not another.draining:
@@ -138,46 +138,46 @@ class NodeSession:
 
     def resumed(self) -> None:
         """Let dials wait for their responses again: a connection carries the session."""
-        self._wait_no_more()
+        self._stop_waiting()
 
-    def served_elsewhere(self) -> None:
+    def sibling_serves(self) -> None:
         """Move dials that wait for the agent to a sibling that has it now."""
         if not self.connected:
             self._end_dials()
 
-    def end_if_succeeded(self) -> None:
+    def close_if_replaced(self) -> None:
         """Close a draining session whose agent is missing, if there is a newer process.
 
         The old process was killed, or its machine restarted, and its streams wait in vain.
         """
-        if not self.tunnel.draining or self._presence is not _Presence.MISSING:
+        if not self.tunnel.draining or self._agent_state is not _AgentState.MISSING:
             return
-        fellows = self._registry.direct_sessions(self.node)
-        newer = fellows[fellows.index(self) + 1 :]
+        sessions = self._registry.direct_sessions(self.node)
+        newer = sessions[sessions.index(self) + 1 :]
         if any(isinstance(each, NodeSession) and each.process != self.process for each in newer):
             self.tunnel.close(Code.SESSION_LOST, RESTARTED)
 
-    def _is_late(self) -> None:
-        self._presence = _Presence.LATE
-        if self._has_connected_fellow():
+    def _set_overdue(self) -> None:
+        self._agent_state = _AgentState.OVERDUE
+        if self._has_other_connected_session():
             self._registry.direct_changed(self.node)
             self._end_dials()
 
-    def _is_missing(self) -> None:
-        self._presence = _Presence.MISSING
+    def _set_missing(self) -> None:
+        self._agent_state = _AgentState.MISSING
         self._end_dials()
-        self.end_if_succeeded()
+        self.close_if_replaced()
 
-    def _has_connected_fellow(self) -> bool:
+    def _has_other_connected_session(self) -> bool:
         """Return whether another session of this server reaches the node now."""
         return any(
-            fellow.connected
-            for fellow in self._registry.direct_sessions(self.node)
-            if fellow is not self
+            session.connected
+            for session in self._registry.direct_sessions(self.node)
+            if session is not self
         )
 
-    def _wait_no_more(self) -> None:
-        self._presence = _Presence.CONNECTED
+    def _stop_waiting(self) -> None:
+        self._agent_state = _AgentState.CONNECTED
         waits, self._waits = self._waits, []
         for call in waits:
             if call.active():
@@ -197,9 +197,9 @@ class NodeSession:
         return StreamFailed(Code.SESSION_LOST, text)
 
     def _dial_ended(self, result: IStream | Failure, dial: Deferred[IStream]) -> IStream | Failure:
-        given_up = dial not in self._dials
+        cancelled = dial not in self._dials
         self._dials.discard(dial)
-        if given_up and isinstance(result, Failure) and dial_code(result) is Code.CANCELLED:
+        if cancelled and isinstance(result, Failure) and dial_error_code(result) is Code.CANCELLED:
             return Failure(self._missing())
         return result
 
@@ -223,8 +223,8 @@ def open_with_fallback(
     """
     began = clock.seconds()
 
-    def open_elsewhere(reason: Failure) -> Deferred[IStream]:
-        if dial_code(reason) not in _ELSEWHERE:
+    def open_by_other_route(reason: Failure) -> Deferred[IStream]:
+        if dial_error_code(reason) not in _RETRYABLE_CODES:
             return fail(reason)
         other = registry.find_another(session)
         left = timeout - (clock.seconds() - began)
@@ -233,10 +233,10 @@ def open_with_fallback(
         return other.open_without_fallback(host, port, left, request_id, holder)
 
     opening = session.open_without_fallback(host, port, timeout, request_id, holder)
-    return opening.addErrback(open_elsewhere)
+    return opening.addErrback(open_by_other_route)
 
 
-def dial_code(reason: Failure) -> Code | None:
+def dial_error_code(reason: Failure) -> Code | None:
     """Return the code with which a dial has failed; ``None`` for a defect of this server."""
     error = reason.value
     return error.code if isinstance(error, StreamFailed) else None

@@ -203,7 +203,7 @@ class ServerProcess:
         listen = partial(listen_tcp, reactor, "--meta-port", address, port)
         self.meta = meta_service(reactor, listen, self.pages, status, debug)
         if following is not None:
-            following.follow(LIVE_FLAGS, self.live.use)
+            following.follow(LIVE_FLAGS, self.live.apply)
             following.tell(self.readiness)
             following.setServiceParent(self.meta)
         self.audit: Audit | None = None

@@ -19,8 +19,8 @@ PORT_CLOSE_TIMEOUT = 2.0
 """The timeout in seconds for closing the listening ports."""
 
 
-class Listening(Protocol):
-    """What was bound: one port, or several."""
+class BoundPort(Protocol):
+    """A listening port, or several."""
 
     def stopListening(self) -> Deferred[Any] | None:
         """Stop accepting connections."""
@@ -31,10 +31,10 @@ class Listener:
     """Something to listen on: ``listen`` binds at once, or raises CannotListen."""
 
     name: str
-    listen: Callable[[], Listening]
+    listen: Callable[[], BoundPort]
 
 
-class SessionHolder(Protocol):
+class SessionOwner(Protocol):
     """A holder of sessions, with agents or with siblings, whose streams get time to end."""
 
     def sessions(self) -> list[TunnelSession]:
@@ -47,7 +47,7 @@ class SessionHolder(Protocol):
         """Close all sessions now."""
 
 
-class Caller(Protocol):
+class Drainable(Protocol):
     """The part behind a listener whose connections need streams."""
 
     def drain(self) -> Deferred[Any]:
@@ -61,8 +61,8 @@ class ServerService(Service):
     """Runs the listeners and shuts the sessions down gracefully.
 
     ``listeners`` are bound in order when the service starts, and closed when it begins to stop.
-    ``holders`` have the sessions, and ``callers`` are behind those listeners whose connections need
-    streams. ``drain_timeout`` is in seconds.
+    ``session_owners`` have the sessions, and ``drainables`` are behind those listeners whose
+    connections need streams. ``drain_timeout`` is in seconds.
     """
 
     _log = Logger()
@@ -71,16 +71,16 @@ class ServerService(Service):
         self,
         clock: IReactorTime,
         listeners: list[Listener],
-        holders: Sequence[SessionHolder],
-        callers: Sequence[Caller],
+        session_owners: Sequence[SessionOwner],
+        drainables: Sequence[Drainable],
         drain_timeout: float,
     ) -> None:
         self._clock = clock
         self._listeners = listeners
-        self._holders = holders
-        self._callers = callers
+        self._session_owners = session_owners
+        self._drainables = drainables
         self.drain_timeout = drain_timeout
-        self._ports: dict[str, Listening] = {}
+        self._ports: dict[str, BoundPort] = {}
         self._draining = False
 
     def not_accepting(self) -> str | None:
@@ -121,9 +121,9 @@ class ServerService(Service):
         closing = self._close_ports()
         deadline = self._clock.seconds() + self.drain_timeout
         ended = [session.ended() for session in self._sessions()]
-        answered = [caller.drain() for caller in self._callers]
-        for holder in self._holders:
-            holder.drain("the server is about to stop")
+        answered = [drainable.drain() for drainable in self._drainables]
+        for owner in self._session_owners:
+            owner.drain("the server is about to stop")
         if await all_fired_within(self._clock, self.drain_timeout, ended):
             # A stream ends before a caller that reads slowly has received the last of it.
             left = max(0.0, deadline - self._clock.seconds())
@@ -137,14 +137,14 @@ class ServerService(Service):
                 "{count} sessions still had streams after --drain-timeout; they are ended",
                 count=len(self._sessions()),
             )
-        for holder in self._holders:
-            holder.close_sessions(Code.GOING_AWAY, "the server has stopped")
-        for caller in self._callers:
-            caller.close()
+        for owner in self._session_owners:
+            owner.close_sessions(Code.GOING_AWAY, "the server has stopped")
+        for drainable in self._drainables:
+            drainable.close()
         await all_fired_within(self._clock, PORT_CLOSE_TIMEOUT, closing)
 
     def _sessions(self) -> list[TunnelSession]:
-        return [session for holder in self._holders for session in holder.sessions()]
+        return [session for owner in self._session_owners for session in owner.sessions()]
 
     def _close_ports(self) -> list[Deferred[Any]]:
         ports = list(self._ports.values())

@@ -14,8 +14,8 @@ from yurttunnel.ops.options import CommandOptions
 from yurttunnel.steering.interception import Match
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
 
-LEAST_IPTABLES_PERIOD = 15.0
-LEAST_DNS_PERIOD = 30.0
+MIN_IPTABLES_PERIOD = 15.0
+MIN_DNS_PERIOD = 30.0
 """Seconds; smaller values are raised to these, as in yurttunnel 1.2."""
 
 
@@ -26,7 +26,7 @@ def _ports(text: str) -> frozenset[int]:
     return ports
 
 
-def _named_upgrades(text: str) -> bool:
+def _unnamed_upgrades(text: str) -> bool:
     if text not in ("pod", "refuse"):
         raise ValueError(f"{text!r} is none of these: pod, refuse")
     return text == "refuse"
@@ -103,7 +103,7 @@ DNS_SYNC_PERIOD = Flag(
 UNNAMED_UPGRADES = Flag(
     "unnamed-upgrades",
     Group.STEERING,
-    _named_upgrades,
+    _unnamed_upgrades,
     "How the node is chosen for an upgrade whose TLS has no server name. A kube-apiserver without"
     " --kubelet-certificate-authority sends these to nodes that it dials by name. pod uses the pod"
     " in the path; refuse rejects the request. [default: pod]",
@@ -154,13 +154,13 @@ def steering_flags(options: CommandOptions[Any]) -> SteeringFlags:
             )
     return SteeringFlags(
         iptables=iptables,
-        iptables_period=_period(options, IPTABLES_SYNC_PERIOD, LEAST_IPTABLES_PERIOD),
+        iptables_period=_period(options, IPTABLES_SYNC_PERIOD, MIN_IPTABLES_PERIOD),
         match=options.optional_value(INTERCEPT_MATCH, None),
         pods=options.is_given(INTERCEPT_PODS),
         passthrough_port=options.optional_value(PASSTHROUGH_PORT, None),
         passthrough_ports=_passthrough_ports(options),
         dns=options.optional_value(ENABLE_DNS_CONTROLLER, True),
-        dns_period=_period(options, DNS_SYNC_PERIOD, LEAST_DNS_PERIOD),
+        dns_period=_period(options, DNS_SYNC_PERIOD, MIN_DNS_PERIOD),
         refuse_unnamed_upgrades=options.optional_value(UNNAMED_UPGRADES, False),
     )
 
@@ -187,16 +187,16 @@ def _refuse(flag: str) -> NoReturn:
     )
 
 
-def _period(options: CommandOptions[Any], flag: Flag[float], least: float) -> float:
+def _period(options: CommandOptions[Any], flag: Flag[float], minimum: float) -> float:
     seconds = options.value(flag)
-    if seconds < least:
+    if seconds < minimum:
         _log.warn(
             "--{flag}: {seconds:g} s is raised to {least:g} s, the minimum",
             flag=flag.name,
             seconds=seconds,
-            least=least,
+            least=minimum,
         )
-    return max(seconds, least)
+    return max(seconds, minimum)
 
 
 def _passthrough_ports(options: CommandOptions[Any]) -> frozenset[int]:

@@ -66,14 +66,16 @@ class ServerTrust(MultiService):
         self._authorities = LiveAuthorities(self._live, authorities)
         self.serving = serving
         self.client = client
-        self._clients: LiveAuthorities[Authorities] = LiveAuthorities(self._live, ())
-        self._client_ca = _file(clock, settings.client_ca, self._clients.use)
+        self._client_authorities: LiveAuthorities[Authorities] = LiveAuthorities(self._live, ())
+        self._client_ca = _file(clock, settings.client_ca, self._client_authorities.use)
         if self._client_ca is not None:
-            self._clients.current = self._client_ca.certificates
-        self._of_kubelets: LiveAuthorities[Authorities | None] = LiveAuthorities(self._live, None)
-        self._kubelet_ca = _file(clock, settings.kubelet_ca, self._of_kubelets.use)
+            self._client_authorities.current = self._client_ca.certificates
+        self._kubelet_authorities: LiveAuthorities[Authorities | None] = LiveAuthorities(
+            self._live, None
+        )
+        self._kubelet_ca = _file(clock, settings.kubelet_ca, self._kubelet_authorities.use)
         if self._kubelet_ca is not None:
-            self._of_kubelets.current = self._kubelet_ca.certificates
+            self._kubelet_authorities.current = self._kubelet_ca.certificates
         for renewal in (serving, client):
             renewal.on_change.append(lambda _: self._live.update())
         for part in (self._client_ca, self._kubelet_ca, serving, client):
@@ -109,12 +111,12 @@ class ServerTrust(MultiService):
 
     def problem(self) -> str | None:
         """Return which certificate is missing or has expired, and why."""
-        return joined((self.serving.problem(), self.client.problem()))
+        return join_sentences((self.serving.problem(), self.client.problem()))
 
     def warning(self) -> str | None:
         """Return which renewals or reloads fail, while the current files are still valid."""
         client_ca = None if self._client_ca is None else self._client_ca.problem
-        return joined((self.serving.warning(), self.client.warning(), client_ca))
+        return join_sentences((self.serving.warning(), self.client.warning(), client_ca))
 
     def kubelet_problem(self) -> str | None:
         """Return what is wrong with the file of the authorities of kubelets."""
@@ -126,7 +128,9 @@ class ServerTrust(MultiService):
 
     def caller_credentials(self) -> Credentials:
         """Return the server's certificate for callers, with their trusted authorities."""
-        return self.serving.credentials((*self._authorities.current, *self._clients.current))
+        return self.serving.credentials(
+            (*self._authorities.current, *self._client_authorities.current)
+        )
 
     def client_credentials(self) -> Credentials:
         """Return the certificate for dialed servers, with their trusted authorities."""
@@ -134,7 +138,9 @@ class ServerTrust(MultiService):
 
     def kubelet_credentials(self) -> Credentials:
         """Return the same for kubelets, which may be verified by their own authorities."""
-        return self.client.credentials(self._of_kubelets.current or self._authorities.current)
+        return self.client.credentials(
+            self._kubelet_authorities.current or self._authorities.current
+        )
 
     def use_authorities(self, authorities: Authorities) -> None:
         """Trust these from now on, or raise and change nothing."""
@@ -143,7 +149,7 @@ class ServerTrust(MultiService):
         self.client.authorities_changed(authorities)
 
 
-def joined(sentences: Iterable[str | None]) -> str | None:
+def join_sentences(sentences: Iterable[str | None]) -> str | None:
     """Join the sentences that are not empty."""
     return "; ".join(sentence for sentence in sentences if sentence) or None
 

@@ -148,7 +148,7 @@ class Call:
         self._caller = caller_key(transport)
         dialer = self._dialer
         if self._entry is not None:
-            self._entry.asks(transport, self.request_id, node, join_authority(host, port))
+            self._entry.set_request(transport, self.request_id, node, join_authority(host, port))
         try:
             session = self._admitted()
         except (NodeNotConnected, RequestFailed, StreamFailed) as error:
@@ -222,7 +222,7 @@ class Call:
             if status is not None:
                 entry.status = status
             entry.destination = entry.destination or destination
-            entry.refused(transport, reason, 0)
+            entry.write_refused(transport, reason, 0)
 
     def _dial_ended(self, result: IStream | Failure) -> None:
         """Handle the end of the dial: a stream, or a ``Failure``."""

@@ -128,7 +128,7 @@ class Siblings(Service):
     listener whose port is shared, and which is notified of the number of replicas. ``creator`` is
     TLS to siblings: it offers ``SIBLING_ALPN``, and requires a certificate for the name that all
     replicas have. ``addresses`` is the informer of
-    :func:`~yurttunnel.server.siblings.replicas.replica_slices`. This is a ``SessionHolder`` of the
+    :func:`~yurttunnel.server.siblings.replicas.replica_slices`. This is a ``SessionOwner`` of the
     server's service, and is stopped after that.
     """
 
@@ -213,7 +213,7 @@ class Siblings(Service):
             + sum(client.failed_attempts for client in self._all_clients()),
         )
 
-    # -- IService, SessionHolder ---------------------------------------------------------------
+    # -- IService, SessionOwner ---------------------------------------------------------------
 
     def startService(self) -> None:
         super().startService()

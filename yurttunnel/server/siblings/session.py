@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.pki.identity import Identifiers
-from yurttunnel.server.node_session import dial_code, open_with_fallback
+from yurttunnel.server.node_session import dial_error_code, open_with_fallback
 from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.server.siblings.feed import (
     FEED_HOST,
@@ -204,8 +204,8 @@ class RemoteNodeSession:
     def _dial_ended(self, result: IStream | Failure, dial: Deferred[IStream]) -> IStream | Failure:
         sibling = self._sibling
         sibling.dials.discard(dial)
-        given_up = not sibling.reachable
-        if given_up and isinstance(result, Failure) and dial_code(result) is Code.CANCELLED:
+        cancelled = not sibling.reachable
+        if cancelled and isinstance(result, Failure) and dial_error_code(result) is Code.CANCELLED:
             return Failure(StreamFailed(Code.SESSION_LOST, self._lost()))
         return result
 
