@@ -275,7 +275,7 @@ class NumberTests(unittest.SynchronousTestCase):
             "| time to write the last lines of the audit log at the end |"
             f" {audit.CLOSE_TIMEOUT:.0f} s |",
             "| lines of the log that wait for who reads it |"
-            f" {log_file.MAX_QUEUED_BYTES // 1024**2} MiB |",
+            f" {log_file.MAX_WAITING // 1024**2} MiB |",
             f"| time to write the last of them at the end | {log_file.CLOSE_TIMEOUT:.0f} s |",
         ):
             self.assertIn(row, text)

@@ -339,8 +339,8 @@ class InterceptionTests(ScrapeTestCase):
 
     def test_in_hand(self) -> None:
         """Requests in hand are shown by verb and path, and together."""
-        self.interception.in_hand["GET", "/pods"] = 2
-        self.interception.in_hand["POST", "/exec"] = 3
+        self.interception.in_flight["GET", "/pods"] = 2
+        self.interception.in_flight["POST", "/exec"] = 3
         self.assertEqual(
             {("GET", "/pods"): 2, ("POST", "/exec"): 3}, self.shown("in_proxy_requests")
         )
@@ -348,7 +348,7 @@ class InterceptionTests(ScrapeTestCase):
 
     def test_answered(self) -> None:
         """Answered ones are shown by the status, too."""
-        self.interception.answered["GET", "/pods", "200"] = 4
+        self.interception.completed["GET", "/pods", "200"] = 4
         self.assertEqual({("GET", "/pods", "200"): 4}, self.shown("proxied_requests_total"))
 
     def test_durations(self) -> None:

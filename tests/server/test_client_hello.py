@@ -20,8 +20,8 @@ from tests.server.hellos import (
     vector,
 )
 from yurttunnel.server.frontends.passthrough.client_hello import (
-    LARGEST_FLIGHT,
-    LARGEST_HELLO,
+    MAX_FLIGHT,
+    MAX_HELLO,
     BadClientHello,
     ClientHelloReader,
 )
@@ -149,24 +149,24 @@ class CraftedTests(SynchronousTestCase):
 
     def test_too_long(self):
         """An announced length is rejected at once, and so are too many records."""
-        announced = b"\x01" + (LARGEST_HELLO + 1).to_bytes(3)
-        self.assert_bad(f"{LARGEST_HELLO + 1} bytes", records(announced))
-        room = 4 + LARGEST_HELLO - len(message(server_name(b"edge-1"), extension(21, b"")))
+        announced = b"\x01" + (MAX_HELLO + 1).to_bytes(3)
+        self.assert_bad(f"{MAX_HELLO + 1} bytes", records(announced))
+        room = 4 + MAX_HELLO - len(message(server_name(b"edge-1"), extension(21, b"")))
         largest = message(server_name(b"edge-1"), extension(21, bytes(room)))
-        self.assertEqual(len(largest), 4 + LARGEST_HELLO)
+        self.assertEqual(len(largest), 4 + MAX_HELLO)
         self.assertEqual(outcome(records(largest)), ("hello", "edge-1"))
-        self.assert_bad(f"after {LARGEST_FLIGHT} bytes", records(largest, size=4))
+        self.assert_bad(f"after {MAX_FLIGHT} bytes", records(largest, size=4))
 
     def test_nothing_is_kept_beyond_the_bound(self):
         """However it is sent, a flood is rejected at the limit."""
         reader = ClientHelloReader()
-        flood = records(message(extension(21, bytes(LARGEST_HELLO - 200))), size=1)
+        flood = records(message(extension(21, bytes(MAX_HELLO - 200))), size=1)
         fed = 0
         with self.assertRaises(BadClientHello):
             for begin in range(0, len(flood), 1000):
                 fed += 1000
                 reader.feed(flood[begin : begin + 1000])
-        self.assertLess(fed, LARGEST_FLIGHT + 2000)
+        self.assertLess(fed, MAX_FLIGHT + 2000)
 
     def test_lengths_that_lie(self):
         """Every length that exceeds its container is detected."""
@@ -202,7 +202,7 @@ FLIGHTS = st.sampled_from(
         fragmented(client_hello(None), 1),
         records(message(ECH, server_name(b"Edge."))),
         records(message(server_name(b"a", b"b"))),
-        records(message(extension(21, bytes(LARGEST_HELLO - 200))), size=1),
+        records(message(extension(21, bytes(MAX_HELLO - 200))), size=1),
     ]
 )
 

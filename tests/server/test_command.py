@@ -166,7 +166,7 @@ class CommandTests(SynchronousTestCase):
         [trust] = [part for part in server if isinstance(part, StandaloneServerTrust)]
         [tunnel] = [part for part in server if isinstance(part, ServerService)]
         # A session that does not end.
-        self.patch(tunnel._holders[0], "sessions", lambda: [StubbornSession()])
+        self.patch(tunnel._session_owners[0], "sessions", lambda: [StubbornSession()])
         stopped = server.stopService()
         self.reactor.pass_time(1)
         self.assertNoResult(stopped)

@@ -114,10 +114,10 @@ class UnknownNodesTests(PartsTestCase):
         nodes.synced = False
         self.server._second_phase()
         gone = SimpleNamespace(node="edge-9")
-        self.assertFalse(self.server._is_gone(gone))
+        self.assertFalse(self.server._is_deleted(gone))
         agents.revoke_all.assert_not_called()
         nodes.complete()
-        self.assertTrue(self.server._is_gone(gone))
+        self.assertTrue(self.server._is_deleted(gone))
         agents.revoke_all.assert_called_once_with()
 
 

@@ -18,7 +18,7 @@ class NodeFinder:
         self._registry = registry
         self._nodes = nodes
 
-    def nodes_called(self, host: str) -> Collection[Node]:
+    def nodes_named(self, host: str) -> Collection[Node]:
         """Return the nodes that ``host`` may refer to.
 
         If there are several, those that the tunnel does not reach are excluded: they have neither

@@ -214,7 +214,7 @@ class ServerProcess:
         """Return how many requests to kubelets, and streams of other callers, have ended."""
         traffic = self.context.counters.traffic
         streams = sum(each.streams for (kind, _), each in traffic.items() if kind in _FOR_CALLERS)
-        return self.requests.answered.total() + streams
+        return self.requests.completed.total() + streams
 
     def _snapshots(self) -> Iterator[SessionSnapshot]:
         return (session.snapshot() for session in self.sessions())

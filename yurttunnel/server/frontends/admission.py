@@ -38,19 +38,19 @@ _USER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of a caller: ``by`` is how it is known, and determines what ``who`` is.
+    """The identity of a caller: ``kind`` is how it is known, and determines what ``name`` is.
 
     ``certificate``: the common name of a certificate verified by TLS; ``user``: the numeric id of
     the user at the other end of a Unix socket; ``address``: the IP address, if nothing else is
-    known. An empty ``who`` has no permissions at all.
+    known. An empty ``name`` has no permissions at all.
     """
 
-    by: str
-    who: str
+    kind: str
+    name: str
 
     def __str__(self) -> str:
         """Return it in the form of ``--allow-connect``."""
-        return f"{self.by}:{self.who}"
+        return f"{self.kind}:{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,20 +92,20 @@ def parse_permission(text: str) -> Permission:
 
 
 def _identity(text: str) -> Identity:
-    kind, _, who = text.partition(":")
-    if not who:
+    kind, _, name = text.partition(":")
+    if not name:
         raise ValueError(f"{text!r} does not say who")
     match kind:
         case "certificate":
-            return Identity(kind, who)
+            return Identity(kind, name)
         case "user":
-            if not _USER_ID.fullmatch(who):
-                raise ValueError(f"{who} is not the number of a user")
-            return Identity(kind, str(int(who)))
+            if not _USER_ID.fullmatch(name):
+                raise ValueError(f"{name} is not the number of a user")
+            return Identity(kind, str(int(name)))
         case "address":
-            address = parse_address(who)
+            address = parse_address(name)
             if address is None:
-                raise ValueError(f"{who} is not an IP address")
+                raise ValueError(f"{name} is not an IP address")
             return Identity(kind, str(address))
     raise ValueError(f"{kind!r} is no way to know who somebody is")
 
@@ -151,7 +151,7 @@ class Permissions:
     def identify(self, transport: Any) -> Identity:
         """Return the identity of the peer; a node has none, whatever its certificate contains."""
         if is_secure(transport):
-            certificate = self._users.behind(transport)
+            certificate = self._users.of(transport)
             known = certificate is not None and not certificate.is_node
             return Identity("certificate", certificate.user.name if known and certificate else "")
         peer = transport.getPeer()

@@ -108,8 +108,8 @@ class FrontEnd(Protocol):
 class Call:
     """One caller that requests one stream: its identity, target and outcome.
 
-    It begins with the connection, and :meth:`caller_left` reports the end of that. It has a line in
-    the audit log if ``dialer`` has one.
+    It begins with the connection, and :meth:`caller_disconnected` reports the end of that. It has a
+    line in the audit log if ``dialer`` has one.
     """
 
     log = Logger()
@@ -130,10 +130,10 @@ class Call:
         self._dialer = dialer
         self._front_end = front_end
         self._dialing: Deferred[IStream] | None = None
-        self._left = False
+        self._caller_gone = False
         self._caller = ""
         # Whether its failure was recorded, or need not be.
-        self._noted = False
+        self._is_recorded = False
         audit = dialer.audit
         self._entry = None if audit is None else audit.begin(self.kind)
 
@@ -192,18 +192,18 @@ class Call:
             )
         return session
 
-    def caller_left(self) -> None:
+    def caller_disconnected(self) -> None:
         """Cancel a pending dial, whose result is no longer needed."""
-        self._left = True
+        self._caller_gone = True
         if self._dialing is not None:
             self._dialing.cancel()
 
-    def answered(self, status: int) -> None:
+    def set_status(self, status: int) -> None:
         """Set the HTTP status that the caller received with its stream; 0 means none yet."""
         if self._entry is not None:
             self._entry.status = status
 
-    def refused(
+    def record_refusal(
         self, transport: Any, reason: str, status: int | None = None, destination: str = ""
     ) -> None:
         """Record for the status page and the audit log that the caller gets no stream, and why.
@@ -212,8 +212,8 @@ class Call:
         nothing was dialed. A failed dial is recorded in any case.
         """
         failures = self._dialer.failures
-        if failures is not None and not self._noted:
-            self._noted = True
+        if failures is not None and not self._is_recorded:
+            self._is_recorded = True
             node = self.serving_node or self.node
             failures.note(self.kind, caller_key(transport), node, self.request_id, status, reason)
         entry = self._entry
@@ -230,13 +230,13 @@ class Call:
         self._dialer.pending_dials.add(self._caller, -1)
         if not isinstance(result, Failure):
             stream = result if self._entry is None else audited(result, self._entry)
-            if self._left:
+            if self._caller_gone:
                 stream.abort(Code.CANCELLED, "the caller left while the stream was opened")
             else:
                 self._front_end.stream_opened(stream)
         else:
             assert result.value is not None
-            if not (self._left or isinstance(result.value, StreamFailed)):
+            if not (self._caller_gone or isinstance(result.value, StreamFailed)):
                 self._log_defect(result)
             self._not_opened(result.value)
 
@@ -252,14 +252,14 @@ class Call:
         entry = self._entry
         if entry is not None and isinstance(error, StreamFailed):
             entry.code = error.code
-        if self._left:
-            self._noted = True
+        if self._caller_gone:
+            self._is_recorded = True
         else:
             self._front_end.dial_failed(error)
         # If the front end has recorded the failure itself, that record has more details and is
         # kept.
         text = error.text if isinstance(error, StreamFailed) else str(error)
-        self.refused(self.transport, text)
+        self.record_refusal(self.transport, text)
 
 
 class DialingFactory(Dialer, ServerFactory):
@@ -270,7 +270,7 @@ class DialingFactory(Dialer, ServerFactory):
     def __init__(self, registry: SessionRegistry, dials: DialSettings | None = None) -> None:
         super().__init__(registry, dials)
         self.connections: set[DialingConnection] = set()
-        self._all_gone: list[Deferred[None]] = []
+        self._drained: list[Deferred[None]] = []
 
     def drain(self) -> Deferred[None]:
         """Close connections without a request; return a ``Deferred`` that fires when none is left.
@@ -278,28 +278,28 @@ class DialingFactory(Dialer, ServerFactory):
         Sessions wait for their streams, but a stream ends once its last bytes were written to the
         caller's transport, where a caller that reads slowly still has to receive them.
         """
-        gone: Deferred[None] = Deferred()
-        self._all_gone.append(gone)
+        drained: Deferred[None] = Deferred()
+        self._drained.append(drained)
         for connection in tuple(self.connections):
             connection.drain()
-        self._tell_when_gone()
-        return gone
+        self._notify_if_drained()
+        return drained
 
     def forget(self, connection: DialingConnection) -> None:
         """Forget a connection that has ended."""
         self.connections.discard(connection)
-        self._tell_when_gone()
+        self._notify_if_drained()
 
     def close(self) -> None:
         """Abort all connections, at the end of a drain, after the listener was closed."""
         for connection in tuple(self.connections):
             connection.transport.abortConnection()
 
-    def _tell_when_gone(self) -> None:
+    def _notify_if_drained(self) -> None:
         if not self.connections:
-            waiting, self._all_gone = self._all_gone, []
-            for gone in waiting:
-                gone.callback(None)
+            waiting, self._drained = self._drained, []
+            for drained in waiting:
+                drained.callback(None)
 
 
 class DialingConnection(LocalConnection):
@@ -335,5 +335,5 @@ class DialingConnection(LocalConnection):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         super().connectionLost(reason)
-        self.call.caller_left()
+        self.call.caller_disconnected()
         self._dialer.forget(self)

@@ -164,7 +164,7 @@ class ConnectCall:
     def __init__(self, factory: ConnectFactory) -> None:
         self._factory = factory
         self._call = Call(factory, self)
-        self._call.answered(0)
+        self._call.set_status(0)
         # Set while the 200 is being sent.
         self._opened: IStream | None = None
 
@@ -175,7 +175,7 @@ class ConnectCall:
         try:
             _check_is_plain_connect(head)
             host, port = _authority(head.target.decode("ascii", "backslashreplace"))
-            node = _asked_node(head) or host
+            node = _requested_node(head) or host
         except RequestFailed as error:
             # These texts quote unvalidated input.
             self._refuse(error.status, error.text, in_status_line=False)
@@ -216,7 +216,7 @@ class ConnectCall:
             status=status,
             text=redacted(text),
         )
-        call.refused(transport, text, status)
+        call.record_refusal(transport, text, status)
 
     def _refuse(self, status: int, text: str, in_status_line: bool = True) -> None:
         exchange = self._exchange
@@ -227,12 +227,12 @@ class ConnectCall:
     def _take_stream(self) -> IStream:
         stream, self._opened = self._opened, None
         assert stream is not None
-        self._call.answered(200)
+        self._call.set_status(200)
         return stream
 
     def _exchange_ended(self, error: ExchangeFailed | None) -> None:
         """Cancel the dial, or abort the stream, of this caller."""
-        self._call.caller_left()
+        self._call.caller_disconnected()
         opened, self._opened = self._opened, None
         if opened is not None:
             opened.abort(Code.CANCELLED, "the caller left before the answer was sent")
@@ -263,7 +263,7 @@ def _authority(text: str) -> tuple[str, int]:
         raise HeadError(400, f"bad destination: {error}") from None
 
 
-def _asked_node(head: RequestHead) -> str | None:
+def _requested_node(head: RequestHead) -> str | None:
     """Return the host of ``X-Tunnel-Proxy-Host`` if present, as yurttunnel 1.2 does."""
     values = head.by_name.get(b"x-tunnel-proxy-host")
     if values is None or values == [b""]:

@@ -24,7 +24,7 @@ from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind
 
 _SYNTAX = "write LISTEN=NODE/HOST:PORT, as 127.0.0.1:9000=edge-1/127.0.0.1:80"
-_PORT_ALONE = re.compile(r":?([0-9]+)", re.ASCII)
+_PORT_ONLY = re.compile(r":?([0-9]+)", re.ASCII)
 
 Listen = tuple[str, int]
 """An address in its canonical form, or ``localhost``, and a port."""
@@ -85,7 +85,7 @@ def parse_listen(text: str) -> Listen:
 
     ``localhost`` is the only name accepted: bind(2) would resolve others, and block meanwhile.
     """
-    alone = _PORT_ALONE.fullmatch(text)
+    alone = _PORT_ONLY.fullmatch(text)
     try:
         host, port = split_authority(f"127.0.0.1:{alone[1]}" if alone else text)
         if host != "localhost" and parse_address(host) is None:
@@ -100,7 +100,7 @@ def parse_listen(text: str) -> Listen:
 class ForwardFactory(DialingFactory):
     """Accepts the connections of one forward; the arguments are those of :class:`DialingFactory`.
 
-    When the target changes (:meth:`lead`), existing connections are not affected.
+    When the target changes (:meth:`set_target`), existing connections are not affected.
     """
 
     kind = Kind.FORWARD
@@ -109,9 +109,9 @@ class ForwardFactory(DialingFactory):
         self, registry: SessionRegistry, forward: Forward, dials: DialSettings | None = None
     ) -> None:
         super().__init__(registry, dials)
-        self.lead(forward)
+        self.set_target(forward)
 
-    def lead(self, forward: Forward) -> None:
+    def set_target(self, forward: Forward) -> None:
         """Send new connections to the target of ``forward``."""
         self.forward = forward
         self.flag = forward.flag

@@ -50,12 +50,12 @@ class ForwardState:
     connections: int
 
 
-Listens = Callable[[str, str, int, ForwardFactory], IListeningPort]
+ListenFunction = Callable[[str, str, int, ForwardFactory], IListeningPort]
 """Listens for a flag on an address and port, or raises :class:`CannotListen`, which names it."""
 
 
 @dataclass(slots=True, eq=False)
-class _Open:
+class _OpenForward:
     origin: Origin
     factory: ForwardFactory
     port: IListeningPort
@@ -64,7 +64,7 @@ class _Open:
     def forward(self) -> Forward:
         return self.factory.forward
 
-    def port_is(self, other: Forward) -> bool:
+    def has_same_port(self, other: Forward) -> bool:
         return self.forward.listen_port == other.listen_port
 
 
@@ -81,13 +81,13 @@ class Forwards:
     def __init__(
         self,
         make: Callable[[Forward], ForwardFactory],
-        listen: Listens,
+        listen: ListenFunction,
         configured: Sequence[Forward],
     ) -> None:
         self._make = make
         self._listen_on = listen
         self._configured: Mapping[Listen, Forward] = _by_listen(configured)
-        self._open: dict[Listen, _Open] = {}
+        self._open: dict[Listen, _OpenForward] = {}
         self._closed: set[ForwardFactory] = set()
         self._listening = False
         self._lock = DeferredLock()
@@ -106,42 +106,42 @@ class Forwards:
 
         Fails with :class:`ForwardRefused`.
         """
-        return self._in_turn(self._add(forward, replace))
+        return self._serialized(self._add(forward, replace))
 
     def remove(self, listen: Listen) -> Deferred[Forward]:
         """Close the forward at an address for a command; its connections continue.
 
         Fails with :class:`ForwardRefused`.
         """
-        return self._in_turn(self._remove(listen))
+        return self._serialized(self._remove(listen))
 
     def configure(self, forwards: Sequence[Forward]) -> Deferred[None]:
         """Apply a new configuration; the module docstring describes the effect on other forwards.
 
         Fails with :class:`ForwardRefused`, and then changes nothing.
         """
-        return self._in_turn(self._configure(_by_listen(forwards)))
+        return self._serialized(self._configure(_by_listen(forwards)))
 
-    def _in_turn(self, change: Coroutine[Deferred[Any], Any, Any]) -> Deferred[Any]:
+    def _serialized(self, change: Coroutine[Deferred[Any], Any, Any]) -> Deferred[Any]:
         return self._lock.run(Deferred.fromCoroutine, change)
 
     async def _add(self, forward: Forward, replace: bool) -> None:
-        self._check()
-        present = self._open.get(forward.listen)
-        if present is not None and not replace:
+        self._check_listening()
+        existing = self._open.get(forward.listen)
+        if existing is not None and not replace:
             raise ForwardRefused(
-                f"{present.forward.text} is there already: yurttunnel forward rm"
+                f"{existing.forward.text} is there already: yurttunnel forward rm"
                 f" {join_authority(*forward.listen)} closes it, forward add --replace replaces it"
             )
         await self._change({forward.listen: forward}, Origin.COMMAND, ())
 
     async def _remove(self, listen: Listen) -> Forward:
-        self._check()
-        present = self._open.get(listen)
-        if present is None:
+        self._check_listening()
+        existing = self._open.get(listen)
+        if existing is None:
             raise ForwardRefused(f"no forward listens on {join_authority(*listen)}")
-        await self._change({}, Origin.COMMAND, (present,))
-        return present.forward
+        await self._change({}, Origin.COMMAND, (existing,))
+        return existing.forward
 
     async def _configure(self, forwards: Mapping[Listen, Forward]) -> None:
         if self._listening:
@@ -160,69 +160,73 @@ class Forwards:
         self._configured = forwards
 
     async def _change(
-        self, new: Mapping[Listen, Forward], origin: Origin, old: Sequence[_Open]
+        self, new: Mapping[Listen, Forward], origin: Origin, old: Sequence[_OpenForward]
     ) -> None:
         missing = [forward for listen, forward in new.items() if listen not in self._open]
-        opened = await self._opened(missing, origin, old)
+        opened = await self._open_all(missing, origin, old)
         for listen, forward in new.items():
-            present = self._open.get(listen)
-            if present is not None:
-                present.factory.lead(forward)
-                present.origin = origin
+            existing = self._open.get(listen)
+            if existing is not None:
+                existing.factory.set_target(forward)
+                existing.origin = origin
                 self._log.info("{forward} has replaced what was there", forward=forward.flag)
         for each in opened:
             self._open[each.forward.listen] = each
             self._log.info("{forward} is open", forward=each.forward.flag)
         await DeferredList([self._close(each) for each in self._still_open(old)])
 
-    async def _opened(
-        self, forwards: Sequence[Forward], origin: Origin, old: Sequence[_Open]
-    ) -> list[_Open]:
+    async def _open_all(
+        self, forwards: Sequence[Forward], origin: Origin, old: Sequence[_OpenForward]
+    ) -> list[_OpenForward]:
         """Open all ``forwards`` or none.
 
         A forward of ``old`` with the same port on another address may conflict, as 0.0.0.0 does
         with an address of this machine. It is closed first, and opened again if the change fails.
         """
-        opened: list[_Open] = []
-        gone: list[_Open] = []
+        opened: list[_OpenForward] = []
+        gone: list[_OpenForward] = []
         try:
             for forward in forwards:
                 try:
                     opened.append(self._bind(forward, origin))
                 except ForwardRefused:
-                    rivals = [each for each in self._still_open(old) if each.port_is(forward)]
-                    if not rivals:
+                    conflicting = [
+                        each for each in self._still_open(old) if each.has_same_port(forward)
+                    ]
+                    if not conflicting:
                         raise
-                    gone += rivals
-                    await DeferredList([self._close(each) for each in rivals])
+                    gone += conflicting
+                    await DeferredList([self._close(each) for each in conflicting])
                     opened.append(self._bind(forward, origin))
         except ForwardRefused:
             await DeferredList([maybeDeferred(each.port.stopListening) for each in opened])
             for each in gone:
-                self._open_again(each)
+                self._reopen(each)
             raise
         return opened
 
-    def _bind(self, forward: Forward, origin: Origin) -> _Open:
-        self._check()
+    def _bind(self, forward: Forward, origin: Origin) -> _OpenForward:
+        self._check_listening()
         factory = self._make(forward)
         try:
-            return _Open(origin, factory, self._listen_on(forward.flag, *forward.listen, factory))
+            return _OpenForward(
+                origin, factory, self._listen_on(forward.flag, *forward.listen, factory)
+            )
         except CannotListen as error:
             # At startup this ends the process; a running server continues unchanged.
             by_flag = origin is Origin.CONFIGURATION
             raise ForwardRefused(str(error.code) if by_flag else error.reason) from None
 
-    def _open_again(self, closed: _Open) -> None:
+    def _reopen(self, closed: _OpenForward) -> None:
         try:
             self._open[closed.forward.listen] = self._bind(closed.forward, closed.origin)
         except ForwardRefused as error:
             self._log.error("a forward was closed by mistake: {error}", error=error)
 
-    def _still_open(self, some: Sequence[_Open]) -> list[_Open]:
+    def _still_open(self, some: Sequence[_OpenForward]) -> list[_OpenForward]:
         return [each for each in some if self._open.get(each.forward.listen) is each]
 
-    def _close(self, each: _Open) -> Deferred[Any]:
+    def _close(self, each: _OpenForward) -> Deferred[Any]:
         forward, factory = each.forward, each.factory
         self._log.info(
             "{forward} is closed; {count} connections of it go on",
@@ -230,15 +234,15 @@ class Forwards:
             count=len(factory.connections),
         )
         del self._open[forward.listen]
-        self._leave(factory)
+        self._track_until_drained(factory)
         return maybeDeferred(each.port.stopListening)
 
-    def _leave(self, factory: ForwardFactory) -> None:
+    def _track_until_drained(self, factory: ForwardFactory) -> None:
         """Track its connections until the last has ended, so that a shutdown includes them."""
         self._closed.add(factory)
         _ = factory.drain().addCallback(lambda _: self._closed.discard(factory))
 
-    def _check(self) -> None:
+    def _check_listening(self) -> None:
         if not self._listening:
             raise ForwardRefused("this server accepts no calls now: it is starting or stopping")
 
@@ -250,7 +254,7 @@ class Forwards:
             for forward in self._configured.values():
                 factory = self._make(forward)
                 port = self._listen_on(forward.flag, *forward.listen, factory)
-                self._open[forward.listen] = _Open(Origin.CONFIGURATION, factory, port)
+                self._open[forward.listen] = _OpenForward(Origin.CONFIGURATION, factory, port)
         except CannotListen:
             _ = self.stopListening()
             raise
@@ -262,7 +266,7 @@ class Forwards:
         self._listening = False
         open_now, self._open = self._open, {}
         for each in open_now.values():
-            self._leave(each.factory)
+            self._track_until_drained(each.factory)
         return DeferredList([maybeDeferred(each.port.stopListening) for each in open_now.values()])
 
     def drain(self) -> Deferred[Any]:

@@ -25,14 +25,14 @@ class CertificateTests(SynchronousTestCase):
         self.authority = Issuer.make(self).authority
         self.users = CertificateUsers()
 
-    def behind(self, name, organization=None):
+    def of(self, name, organization=None):
         """Return the user of a certificate."""
         certificate = self.authority.sign_client(new_key().public_key(), name, organization)
-        return self.users.behind(SecureTransport(certificate))
+        return self.users.of(SecureTransport(certificate))
 
     def test_user(self):
         """The user is the common name, and the group the organization."""
-        user = self.behind("jane", "developers")
+        user = self.of("jane", "developers")
         self.assertEqual(User("jane", ("developers", "system:authenticated")), user.user)
         self.assertFalse(user.is_node)
 
@@ -43,23 +43,23 @@ class CertificateTests(SynchronousTestCase):
             ("kube-apiserver-kubelet-client", "system:nodes"),
             ("kube-apiserver-kubelet-client", "openyurt:yurttunnel"),
         ):
-            self.assertTrue(self.behind(name, organization).is_node)
+            self.assertTrue(self.of(name, organization).is_node)
 
     def test_agents(self):
         """A certificate of an agent is that of a node."""
         identifiers = parse_identifiers("host=edge-1")
         certificate = self.authority.sign_node("edge-1", identifiers, new_key().public_key(), "ab")
-        self.assertTrue(self.users.behind(SecureTransport(certificate)).is_node)
+        self.assertTrue(self.users.of(SecureTransport(certificate)).is_node)
 
     def test_nobody(self):
         """Without a certificate, or without a name in it, there is no user."""
-        self.assertIsNone(self.users.behind(SecureTransport(None)))
+        self.assertIsNone(self.users.of(SecureTransport(None)))
 
     def test_once(self):
         """A certificate is read once per connection, and forgotten after the end of that."""
         transport = SecureTransport(self.authority.certificate)
         for _ in range(3):
-            self.users.behind(transport)
+            self.users.of(transport)
         self.assertEqual(1, transport.looks)
         del transport
         gc.collect()

@@ -20,13 +20,13 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.clock = Clock()
         self.counters = LookupCounters()
         self.answers = SingleFlightCache(self.clock, self.counters, max_entries=2)
-        self.asked = []
+        self.misses = []
 
     def get(self, key, answer="yes", seconds=10):
         """Look a key up, with an immediate result."""
 
         async def ask():
-            self.asked.append(key)
+            self.misses.append(key)
             return answer, seconds
 
         return self.successResultOf(self.answers.get(key, ask))
@@ -36,7 +36,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         answer = Deferred()
 
         async def ask():
-            self.asked.append(key)
+            self.misses.append(key)
             return await answer
 
         return self.answers.get(key, ask), answer
@@ -50,10 +50,10 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.assertEqual("yes", self.get(b"a"))
         self.clock.advance(9.9)
         self.assertEqual("yes", self.get(b"a", "other"))
-        self.assertEqual([b"a"], self.asked)
+        self.assertEqual([b"a"], self.misses)
         self.clock.advance(0.1)
         self.assertEqual("other", self.get(b"a", "other"))
-        self.counts(asked=2, kept=1)
+        self.counts(misses=2, kept=1)
 
     def test_changed(self):
         """A result that changes from no to yes, or back, is the latest one."""
@@ -70,33 +70,33 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.get(b"b")
         self.get(b"a")
         self.get(b"c")
-        self.asked.clear()
+        self.misses.clear()
         for key in (b"a", b"c", b"b"):
             self.get(key)
-        self.assertEqual([b"b"], self.asked)
+        self.assertEqual([b"b"], self.misses)
 
     def test_rooms(self):
         """Many negative results evict no positive ones."""
         self.get(b"a")
         for number in range(100):
             self.get(b"%d" % number, None)
-        self.asked.clear()
+        self.misses.clear()
         self.get(b"a")
         self.get(b"99", None)
-        self.assertEqual([], self.asked)
+        self.assertEqual([], self.misses)
         self.get(b"97", None)
-        self.assertEqual([b"97"], self.asked)
+        self.assertEqual([b"97"], self.misses)
 
     def test_shared(self):
         """Concurrent lookups of one key share one request."""
         first, answer = self.get_late(b"a")
         others = [self.get_late(b"a")[0] for _ in range(3)]
-        self.assertEqual([b"a"], self.asked)
+        self.assertEqual([b"a"], self.misses)
         self.assertNoResult(first)
         answer.callback(("yes", 10))
         for each in (first, *others):
             self.assertEqual("yes", self.successResultOf(each))
-        self.counts(asked=1, shared=3)
+        self.counts(misses=1, shared=3)
 
     def test_failed(self):
         """A failure is reported to all waiters, and the next lookup makes a new request."""
@@ -106,7 +106,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.failureResultOf(first, RuntimeError)
         self.failureResultOf(second, RuntimeError)
         self.assertEqual("yes", self.get(b"a"))
-        self.assertEqual([b"a", b"a"], self.asked)
+        self.assertEqual([b"a", b"a"], self.misses)
 
     def test_left(self):
         """Cancelling one waiter does not affect the others."""

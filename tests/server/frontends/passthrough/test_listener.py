@@ -77,7 +77,7 @@ class ListenerTestCase(SynchronousTestCase):
             ),
             frozenset({10250, 10255}),
             max_unread_hellos=3,
-            max_unread_of_one=2,
+            max_unread_per_source=2,
             max_connections=8,
             redirect_source=lambda handle: handle.asked,
             dials=DialSettings(max_pending=4, request_ids=RequestIds("test")),
@@ -88,7 +88,9 @@ class ListenerTestCase(SynchronousTestCase):
         """Check that nothing remains after all connections are closed."""
         self.factory.close()
         self.assertEqual((self.factory.connections, self.factory.pending_dials.used), (set(), 0))
-        self.assertEqual((len(self.factory.unread_hellos), self.factory.places.used), (0, 0))
+        self.assertEqual(
+            (len(self.factory.unread_hellos), self.factory.connection_limit.used), (0, 0)
+        )
         # Calls of the connections themselves are due at once.
         self.reactor.advance(0)
         self.assertEqual(self.reactor.getDelayedCalls(), [])

@@ -88,7 +88,7 @@ class Authorization:
             if not exchange.secure:
                 handler(request)
                 return
-            certificate = self._users.behind(exchange.transport)
+            certificate = self._users.of(exchange.transport)
             if certificate is not None and self._users.is_allowed(exchange.transport):
                 request.caller = certificate.user.name
                 self._counters.decisions["allowed", "allowed_name"] += 1
@@ -111,7 +111,7 @@ class Authorization:
 
         # Owned by the exchange: it ends when the reviews do, and these have a timeout.
         reviewed = Deferred.fromCoroutine(self._check(request, certificate))
-        answered = reviewed.addCallbacks(allowed, _answer_refusal, errbackArgs=(request.exchange,))
+        answered = reviewed.addCallbacks(allowed, _respond_refused, errbackArgs=(request.exchange,))
         _ = answered.addErrback(self._defect, request)
 
     async def _check(
@@ -222,7 +222,7 @@ def _unavailable(what: str, error: ReviewFailed) -> _Refused:
     return _Refused(503, f"{what} could not be reviewed: {error}", "unavailable")
 
 
-def _answer_refusal(failure: Failure, exchange: IExchange) -> None:
+def _respond_refused(failure: Failure, exchange: IExchange) -> None:
     refused = failure.value
     if not isinstance(refused, RequestFailed):
         failure.raiseException()

@@ -17,7 +17,7 @@ from yurttunnel.pki.names import NODE_ORGANIZATION
 from yurttunnel.server.frontends.kubelet.reviews import User
 from yurttunnel.tunnel.shares import caller_at
 
-_LONGEST_ADDRESS = 45
+_MAX_ADDRESS = 45
 """The longest text in characters (``INET6_ADDRSTRLEN`` of netinet/in.h, less the final zero)."""
 
 _AUTHENTICATED = "system:authenticated"
@@ -47,7 +47,7 @@ class CertificateUsers:
         self._allowed_names = frozenset(allowed_names)
         self._users: WeakKeyDictionary[ITransport, CertificateUser | None] = WeakKeyDictionary()
 
-    def behind(self, transport: ITransport) -> CertificateUser | None:
+    def of(self, transport: ITransport) -> CertificateUser | None:
         """Return the user at the other end of a TLS ``transport``, ``None`` if unknown."""
         try:
             return self._users[transport]
@@ -57,7 +57,7 @@ class CertificateUsers:
 
     def is_allowed(self, transport: ITransport) -> bool:
         """Return whether the peer has one of the allowed names, and not by a node's certificate."""
-        certificate = self.behind(transport)
+        certificate = self.of(transport)
         return (
             certificate is not None
             and not certificate.is_node
@@ -93,7 +93,7 @@ def client_of(head: RequestHead) -> str:
     """
     values = head.values(b"x-forwarded-for")
     last = values[-1].rpartition(b",")[2].strip() if values else b""
-    if len(last) > _LONGEST_ADDRESS:
+    if len(last) > _MAX_ADDRESS:
         return ""
     address = parse_address(last.decode("latin-1"))
     return "" if address is None else caller_at(str(address))

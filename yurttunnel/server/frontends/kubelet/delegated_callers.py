@@ -336,7 +336,7 @@ class DelegatedCallers:
 
     def _nodes_of_sni(self, target: ConnectionTarget) -> Collection[Node]:
         """Return the nodes with the name in the ClientHello."""
-        return () if target.server_name is None else self._nodes_called(target.server_name)
+        return () if target.server_name is None else self._nodes_named(target.server_name)
 
     def _requested_nodes(self, head: RequestHead) -> set[str]:
         """Return the names of the nodes that ``Host`` refers to."""
@@ -346,15 +346,15 @@ class DelegatedCallers:
                 host = strip_port(value.decode("ascii", "backslashreplace"))
             except BadAuthority:
                 continue
-            requested.update(node.name for node in self._nodes_called(host))
+            requested.update(node.name for node in self._nodes_named(host))
         return requested
 
-    def _nodes_called(self, host: str) -> Collection[Node]:
+    def _nodes_named(self, host: str) -> Collection[Node]:
         """Return the nodes that ``host`` refers to, in canonical form.
 
         A node that is not known from the API may have proven its name by its certificate.
         """
-        nodes = self._finder.nodes_called(host)
+        nodes = self._finder.nodes_named(host)
         if nodes or host in self._cluster.nodes.own_names:
             return nodes
         session = self._finder.own_session(host)
@@ -382,7 +382,7 @@ class DelegatedCallers:
         )
 
     def _warn_of_unlisted(self, exchange: IExchange) -> None:
-        certificate = self._users.behind(exchange.transport)
+        certificate = self._users.of(exchange.transport)
         if certificate is not None and not certificate.is_node:
             self._warnings.warn(
                 "{caller} sends requests on a connection to a node, but is not in"

@@ -31,7 +31,7 @@ class HostNames:
     """Rejects requests without TLS that a page may have sent, if they would reach a node.
 
     ``Host`` must be an address or a name of this machine; then fields choose the node. Or it is a
-    name that an agent has proven, or one of ``nodes_called``, and reaches only that node, whatever
+    name that an agent has proven, or one of ``nodes_named``, and reaches only that node, whatever
     fields and paths contain. Pages of other sites are rejected, and the port by which a caller
     addresses this listener is never taken as a node's. A destination that the connection itself has
     proven is exempt. This runs after the middlewares that choose the destination.
@@ -40,10 +40,10 @@ class HostNames:
     def __init__(
         self,
         registry: SessionRegistry,
-        nodes_called: Callable[[str], Collection[str]] = lambda host: (),
+        nodes_named: Callable[[str], Collection[str]] = lambda host: (),
     ) -> None:
         self._registry = registry
-        self._nodes_called = nodes_called
+        self._nodes_named = nodes_named
 
     def wrap(self, handler: Handler) -> Handler:
         """See :class:`IMiddleware`."""
@@ -68,7 +68,7 @@ class HostNames:
         sites, origins = head.values(b"sec-fetch-site"), head.values(b"origin")
         if is_cross_origin(b"".join(hosts), sites, origins):
             raise RequestFailed(403, "this port rejects requests from web pages")
-        reached = self._reached(request)
+        reached = self._reached_node(request)
         for host in hosts:
             if not names_this_machine(host):
                 self._check_name(host, head, reached)
@@ -102,14 +102,14 @@ class HostNames:
             host = strip_port(value.decode("ascii"))
         except (UnicodeDecodeError, BadAuthority):
             return set()
-        nodes = set(self._nodes_called(host))
+        nodes = set(self._nodes_named(host))
         session = self._registry.find_or_none(host)
         # The session found may be the one that serves all unclaimed hosts.
         if session is not None and host in (session.node, *session.identifiers.hosts):
             nodes.add(session.node)
         return nodes
 
-    def _reached(self, request: InterceptedRequest) -> str | None:
+    def _reached_node(self, request: InterceptedRequest) -> str | None:
         try:
             destination = request.destination or destination_of(request.exchange.head)
             return str(self._registry.find(destination.node).node)

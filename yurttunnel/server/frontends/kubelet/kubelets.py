@@ -89,9 +89,9 @@ class KubeletConnector:
             connection = ClientConnection(self._reactor)
             stream.attach(connection)
             return connection
-        return await self._secured(key, stream)
+        return await self._handshake(key, stream)
 
-    async def _secured(self, key: KubeletKey, stream: IStream) -> ClientConnection:
+    async def _handshake(self, key: KubeletKey, stream: IStream) -> ClientConnection:
         creator = self._contexts.creator(key.session.node, key.host)
         connection = HTTPSConnection(self._reactor, problem_with_kubelet)
         timer = self._reactor.callLater(HANDSHAKE_TIMEOUT, connection.abort)

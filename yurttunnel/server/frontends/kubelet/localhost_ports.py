@@ -36,27 +36,27 @@ class LocalhostPorts:
     def wrap(self, handler: Handler) -> Handler:
         """See :class:`IMiddleware`."""
 
-        def led(request: InterceptedRequest) -> None:
+        def redirected(request: InterceptedRequest) -> None:
             destination = request.destination
             if destination is not None and destination.port in self._ports.ports.localhost:
-                request.destination = self._led(destination)
+                request.destination = self._redirected(destination)
             handler(request)
 
-        return led
+        return redirected
 
-    def _led(self, destination: Destination) -> Destination:
+    def _redirected(self, destination: Destination) -> Destination:
         session = self._registry.find_or_none(destination.node)
         if session is None:
             # The proxy reports it to the caller.
             return destination
-        node = self._nodes.get(session.node) or _node_behind(session)
+        node = self._nodes.get(session.node) or _node_of_session(session)
         if not node.has_host(destination.host):
             return destination
         versions = {address.version for address in node.internal()}
         return replace(destination, host="::1" if versions == {6} else "127.0.0.1")
 
 
-def _node_behind(session: INodeSession) -> Node:
+def _node_of_session(session: INodeSession) -> Node:
     """Return a node with what its agent has proven, for a node that is not known from the API."""
     addresses = tuple(("InternalIP", str(each)) for each in session.identifiers.addresses)
     return Node(session.node, addresses)

@@ -35,14 +35,14 @@ _PREFIX = "yurttunnel_server_"
 
 @dataclass(slots=True)
 class InterceptionCounters:
-    """Totals since the process started, except ``in_hand``, the current number of requests.
+    """Totals since the process started, except ``in_flight``, the current number of requests.
 
     Requests are counted by verb and path class, and answered ones also by status. ``handshakes``
     has an entry for each of :data:`HANDSHAKE_RESULTS`, ``verdicts`` for each of :data:`VERDICTS`.
     """
 
-    in_hand: Counter[tuple[str, str]] = field(default_factory=Counter)
-    answered: Counter[tuple[str, str, str]] = field(default_factory=Counter)
+    in_flight: Counter[tuple[str, str]] = field(default_factory=Counter)
+    completed: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     durations: Durations = field(default_factory=lambda: Durations(REQUEST_SECONDS_BOUNDS))
     handshakes: Counter[str] = field(default_factory=Counter)
     verdicts: Counter[str] = field(default_factory=Counter)
@@ -67,7 +67,7 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
         "Requests to kubelets in flight, by verb and first segment of the path. exec, attach,"
         " portForward and followed containerLogs last as long as they are used; a growing number"
         " of others waits for a slow node.",
-        lambda stats: sorted(stats.counters.in_hand.items()),
+        lambda stats: sorted(stats.counters.in_flight.items()),
         "verb",
         "path",
     ),
@@ -75,14 +75,14 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
         f"{_PREFIX}total_in_proxy_requests",
         "The same over all verbs and paths. It is 0 when the server can be stopped without "
         "anybody noticing.",
-        lambda stats: sum(stats.counters.in_hand.values()),
+        lambda stats: sum(stats.counters.in_flight.values()),
     ),
     counter(
         f"{_PREFIX}proxied_requests",
         "Completed requests to kubelets by the status sent to the caller: 101 for upgrades, none"
         " for callers that disconnected before a response. 502, 503 and 504 mostly come from the"
         " server: the node was unreachable, has no agent, or did not respond in time.",
-        lambda stats: sorted(stats.counters.answered.items()),
+        lambda stats: sorted(stats.counters.completed.items()),
         "verb",
         "path",
         "code",
@@ -173,7 +173,7 @@ class RequestMetrics:
         def counted(request: InterceptedRequest) -> None:
             labels = request.verb, request.path_class
             began = self._clock.seconds()
-            self._counters.in_hand[labels] += 1
+            self._counters.in_flight[labels] += 1
             request.exchange.on_end(lambda _: self._ended(request, labels, began))
             handler(request)
 
@@ -182,8 +182,8 @@ class RequestMetrics:
     def _ended(self, request: InterceptedRequest, labels: tuple[str, str], began: float) -> None:
         counters = self._counters
         status = request.exchange.status
-        counters.in_hand[labels] -= 1
-        counters.answered[(*labels, _code(status))] += 1
+        counters.in_flight[labels] -= 1
+        counters.completed[(*labels, _code(status))] += 1
         # An unauthenticated caller gets a response with its own fields (401), not ``fail``.
         failure = request.exchange.failure or (request.refusal if status else "")
         if self._failures is not None and failure:

@@ -128,12 +128,12 @@ def chain(middlewares: Sequence[IMiddleware], handler: Handler) -> Handler:
     timer or a Deferred, where nothing else would respond.
     """
     for middleware in reversed(middlewares):
-        handler = middleware.wrap(_answering(handler))
+        handler = middleware.wrap(_responding(handler))
     return handler
 
 
-def _answering(handler: Handler) -> Handler:
-    def answering(request: InterceptedRequest) -> None:
+def _responding(handler: Handler) -> Handler:
+    def responding(request: InterceptedRequest) -> None:
         try:
             handler(request)
         except Exception:
@@ -144,4 +144,4 @@ def _answering(handler: Handler) -> Handler:
             )
             request.exchange.fail(500, "internal error: see the log of the server")
 
-    return answering
+    return responding

@@ -25,7 +25,7 @@ from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 
 _REPLACED = frozenset({b"host", b"x-request-id"})
-_REPLACED_WITH_PROOF = _REPLACED | {b"authorization"}
+_REPLACED_WITH_AUTHORIZATION = _REPLACED | {b"authorization"}
 
 log = Logger()
 
@@ -48,7 +48,7 @@ class KubeletProxy:
     """Forwards requests to kubelets, over connections of ``pool``; ``contexts`` are their TLS
     contexts.
 
-    At most ``most_requests`` requests are in flight from callers with TLS, and as many from others;
+    At most ``max_requests`` requests are in flight from callers with TLS, and as many from others;
     one caller may have as many as remain free. ``response_timeout`` is in seconds, from the end of
     a request to the head of its response; ``None`` is no timeout. It does not apply to requests
     that follow or watch.
@@ -61,14 +61,14 @@ class KubeletProxy:
         contexts: KubeletContexts,
         pool: ConnectionPool[KubeletKey],
         response_timeout: float | None,
-        most_requests: int,
+        max_requests: int,
     ) -> None:
         self._registry = registry
         self._contexts = contexts
         self._pool = pool
         self._clock = clock
         # By whether the caller used TLS, so that a caller of one port cannot exhaust both.
-        self._under_way = {secure: SharedLimit(most_requests) for secure in (False, True)}
+        self._in_flight = {secure: SharedLimit(max_requests) for secure in (False, True)}
         # By timeout: requests in flight keep the timeout with which they began.
         self._relays: dict[float | None, Relay] = {}
         self.use_response_timeout(response_timeout)
@@ -122,16 +122,16 @@ class KubeletProxy:
 
     def _count(self, exchange: IExchange, caller: str) -> None:
         """Count a request until it ends; raises ``RequestFailed`` if its caller has too many."""
-        under_way = self._under_way[exchange.secure]
-        if not under_way.has_room_for(caller):
+        in_flight = self._in_flight[exchange.secure]
+        if not in_flight.has_room_for(caller):
             raise RequestFailed(
                 503,
-                f"{under_way.used} of {under_way.maximum} requests are in flight at this port, and"
+                f"{in_flight.used} of {in_flight.maximum} requests are in flight at this port, and"
                 " one caller may use as many as remain free: try again when some of yours have"
                 " ended",
             )
-        under_way.add(caller, 1)
-        exchange.on_end(lambda _: under_way.add(caller, -1))
+        in_flight.add(caller, 1)
+        exchange.on_end(lambda _: in_flight.add(caller, -1))
 
     def close(self) -> None:
         """Stop the timers."""
@@ -154,22 +154,22 @@ def _request_to(
     server: the server authenticates to kubelets by its own certificate, and they need not see the
     callers' credentials.
     """
-    made, kind = head.derived(_made_of), (destination, authorization_used)
-    found = made.get(kind)
+    cached, kind = head.derived(_forwarded_requests), (destination, authorization_used)
+    found = cached.get(kind)
     if found is None:
-        replaced = _REPLACED_WITH_PROOF if authorization_used else _REPLACED
+        replaced = _REPLACED_WITH_AUTHORIZATION if authorization_used else _REPLACED
         fields = [(b"Host", destination.authority.encode("ascii"))]
         for field in head.fields:
             name = field[0].lower()
             if name not in replaced and not name.startswith(PREFIX):
                 fields.append(field)
         # Over time one head may be used for many pods.
-        made.clear()
-        found = made[kind] = ForwardedRequest(head.method, head.target, fields)
+        cached.clear()
+        found = cached[kind] = ForwardedRequest(head.method, head.target, fields)
     return found
 
 
-def _made_of(head: RequestHead) -> dict[tuple[Destination, bool], ForwardedRequest]:
+def _forwarded_requests(head: RequestHead) -> dict[tuple[Destination, bool], ForwardedRequest]:
     """Return the cache of a head's last request, by destination and use of credentials."""
     return {}
 

@@ -72,14 +72,14 @@ class InterceptedRequest:
 
     def __post_init__(self) -> None:
         """Parse once: a query can be long, and several middlewares need the result."""
-        self.follows, self.verb, self.path_class = self.exchange.head.derived(_looked_at)
+        self.follows, self.verb, self.path_class = self.exchange.head.derived(_parse_request)
 
 
 Handler = Callable[[InterceptedRequest], None]
 """Responds to a request, now or later."""
 
 
-def _looked_at(head: RequestHead) -> tuple[bool, str, str]:
+def _parse_request(head: RequestHead) -> tuple[bool, str, str]:
     return follows(head), verb_of(head), path_class_of(head)
 
 

@@ -137,7 +137,7 @@ class Resolution:
 
     def _only(self, host: str) -> Node | None:
         """Return the only node that ``host`` refers to, ``None`` if none is known."""
-        nodes = self._finder.nodes_called(host)
+        nodes = self._finder.nodes_named(host)
         if len(nodes) > 1:
             raise HeadError(400, _ambiguous(host, sorted(node.name for node in nodes)))
         return next(iter(nodes), None)

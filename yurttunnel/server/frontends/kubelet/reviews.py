@@ -34,9 +34,9 @@ from yurttunnel.server.frontends.kubelet.single_flight_cache import (
 # Seconds, the kubelets' defaults: authentication.webhook.cacheTTL, and
 # authorization.webhook.cacheAuthorizedTTL and cacheUnauthorizedTTL of KubeletConfiguration.
 # Kubelets do not cache unknown tokens; here they are cached briefly.
-TOKEN_TIME = 120.0
-ALLOWED_TIME = 300.0
-DENIED_TIME = 30.0
+TOKEN_TTL = 120.0
+ALLOWED_TTL = 300.0
+DENIED_TTL = 30.0
 
 REVIEW_TIMEOUT = 10.0
 """The timeout in seconds for a review, including its time in the queue."""
@@ -48,7 +48,7 @@ invented tokens cause reviews, and waiting requests hold connections of the port
 to remain available to others."""
 
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 RESULTS = ("allowed", "denied", "unauthenticated", "unavailable")
 PROOFS = ("allowed_name", "certificate", "token", "none")
@@ -91,9 +91,9 @@ METRICS: tuple[Metric[AuthorizationCounters], ...] = (
             ((review, source), count)
             for review, lookups in counters.lookups.items()
             for source, count in (
-                ("kept", lookups.kept),
+                ("kept", lookups.hits),
                 ("shared", lookups.shared),
-                ("asked", lookups.asked),
+                ("asked", lookups.misses),
             )
         ),
         "review",
@@ -138,7 +138,7 @@ class Reviews(Service):
         self._clock = clock
         self._client = client
         self._counters = counters
-        self._turns = DeferredSemaphore(MAX_REVIEWS)
+        self._semaphore = DeferredSemaphore(MAX_REVIEWS)
         self._warnings = RateLimitedLog(clock, self._log)
         lookups = counters.lookups
         self._users = SingleFlightCache[User | None](clock, lookups["token"])
@@ -163,36 +163,36 @@ class Reviews(Service):
         # No audiences, as in kubelets: the token must be one for the API itself.
         body = {"spec": {"token": token}}
 
-        async def ask() -> tuple[User | None, float]:
+        async def fetch() -> tuple[User | None, float]:
             user = _user_in(await self._review("token", TOKEN_REVIEWS, body))
-            return user, DENIED_TIME if user is None else TOKEN_TIME
+            return user, DENIED_TTL if user is None else TOKEN_TTL
 
-        return await self._answer("token", self._users, token, ask)
+        return await self._lookup("token", self._users, token, fetch)
 
     async def is_allowed(self, user: User, access: Access) -> bool:
         """Return whether ``user`` has ``access``; raises :class:`ReviewFailed`."""
         spec = _access_spec(user, access)
 
-        async def ask() -> tuple[bool, float]:
+        async def fetch() -> tuple[bool, float]:
             status = await self._review("access", SUBJECT_ACCESS_REVIEWS, {"spec": spec})
             allowed = status.get("allowed") is True and status.get("denied") is not True
-            return allowed, ALLOWED_TIME if allowed else DENIED_TIME
+            return allowed, ALLOWED_TTL if allowed else DENIED_TTL
 
-        question = json.dumps(spec, sort_keys=True)
-        return await self._answer("access", self._permissions, question, ask)
+        text = json.dumps(spec, sort_keys=True)
+        return await self._lookup("access", self._permissions, text, fetch)
 
-    async def _answer(
+    async def _lookup(
         self,
         kind: str,
-        answers: SingleFlightCache[Answer],
-        question: str,
-        ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]],
-    ) -> Answer:
-        key = hashlib.sha256(question.encode()).digest()
+        cache: SingleFlightCache[Result],
+        text: str,
+        fetch: Callable[[], Coroutine[Any, Any, tuple[Result, float]]],
+    ) -> Result:
+        key = hashlib.sha256(text.encode()).digest()
         # Requests that share a pending review have a limit of their own.
-        self._check_room(kind, answers.waiting(key))
+        self._check_room(kind, cache.waiting(key))
         try:
-            return await answers.get(key, ask)
+            return await cache.get(key, fetch)
         except CancelledError:
             raise ReviewFailed("this server is stopping") from None
 
@@ -205,9 +205,9 @@ class Reviews(Service):
 
     async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
         """Request a review from the API; return its ``status``."""
-        self._check_room(kind, len(self._turns.waiting))
+        self._check_room(kind, len(self._semaphore.waiting))
         try:
-            review = await self._turns.run(self._client.create, resource, body).addTimeout(
+            review = await self._semaphore.run(self._client.create, resource, body).addTimeout(
                 REVIEW_TIMEOUT, self._clock
             )
             status = review.get("status")

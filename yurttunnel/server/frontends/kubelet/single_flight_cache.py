@@ -11,7 +11,7 @@ from twisted.internet.defer import Deferred, gatherResults, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 MAX_ENTRIES = 4096
 """The maximum number of true results, and of false ones; the least recently used are evicted."""
@@ -21,18 +21,18 @@ MAX_ENTRIES = 4096
 class LookupCounters:
     """Counts lookups: from the cache, shared with a pending request, or requested."""
 
-    kept: int = 0
+    hits: int = 0
     shared: int = 0
-    asked: int = 0
+    misses: int = 0
 
 
 @dataclass(slots=True)
-class _Entry(Generic[Answer]):
-    answer: Answer
-    until: float
+class _Entry(Generic[Result]):
+    result: Result
+    expires: float
 
 
-class SingleFlightCache(Generic[Answer]):
+class SingleFlightCache(Generic[Result]):
     """Caches results by key, each for the number of seconds returned with it.
 
     There is room for ``max_entries`` true results, and for as many false ones, so many lookups of
@@ -45,33 +45,34 @@ class SingleFlightCache(Generic[Answer]):
         self._clock = clock
         self._counters = counters
         self._max_entries = max_entries
-        self._yes: OrderedDict[bytes, _Entry[Answer]] = OrderedDict()
-        self._no: OrderedDict[bytes, _Entry[Answer]] = OrderedDict()
-        self._waiting: dict[bytes, list[Deferred[Answer]]] = {}
-        self._asking: dict[bytes, Deferred[None]] = {}
+        self._positive: OrderedDict[bytes, _Entry[Result]] = OrderedDict()
+        self._negative: OrderedDict[bytes, _Entry[Result]] = OrderedDict()
+        self._waiting: dict[bytes, list[Deferred[Result]]] = {}
+        self._fetches: dict[bytes, Deferred[None]] = {}
 
     def get(
-        self, key: bytes, ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]]
-    ) -> Deferred[Answer]:
-        """Return the result for ``key``; if it is not cached, ``ask`` returns it and its lifetime.
+        self, key: bytes, fetch: Callable[[], Coroutine[Any, Any, tuple[Result, float]]]
+    ) -> Deferred[Result]:
+        """Return the result for ``key``; if it is not cached, ``fetch`` returns it and its
+        lifetime.
 
         Cancelling does not cancel the request: the next lookup may need the same result.
         """
-        entry = self._kept(key)
+        entry = self._cached(key)
         if entry is not None:
-            self._counters.kept += 1
-            return succeed(entry.answer)
+            self._counters.hits += 1
+            return succeed(entry.result)
         waiting = self._waiting.get(key)
-        waiter = Deferred[Answer]()
+        waiter = Deferred[Result]()
         if waiting is not None:
             self._counters.shared += 1
             waiting.append(waiter)
             return waiter
-        self._counters.asked += 1
+        self._counters.misses += 1
         self._waiting[key] = [waiter]
-        asking = Deferred.fromCoroutine(self._ask(key, ask))
+        fetches = Deferred.fromCoroutine(self._fetch(key, fetch))
         if key in self._waiting:
-            self._asking[key] = asking
+            self._fetches[key] = fetches
         return waiter
 
     def waiting(self, key: bytes) -> int:
@@ -80,42 +81,42 @@ class SingleFlightCache(Generic[Answer]):
 
     def stop(self) -> Deferred[None]:
         """Cancel pending requests; waiters fail with ``CancelledError``."""
-        asking = list(self._asking.values())
-        for each in asking:
+        fetches = list(self._fetches.values())
+        for each in fetches:
             each.cancel()
-        return gatherResults(asking).addCallback(lambda _: None)
+        return gatherResults(fetches).addCallback(lambda _: None)
 
-    async def _ask(
-        self, key: bytes, ask: Callable[[], Coroutine[Any, Any, tuple[Answer, float]]]
+    async def _fetch(
+        self, key: bytes, fetch: Callable[[], Coroutine[Any, Any, tuple[Result, float]]]
     ) -> None:
         try:
-            answer, seconds = await ask()
+            result, seconds = await fetch()
         except Exception:
             # All waiters of a key get its result, including any error.
-            self._tell(key, Failure())
+            self._notify_waiters(key, Failure())
             return
-        self._keep(key, _Entry(answer, self._clock.seconds() + seconds))
-        self._tell(key, answer)
+        self._store(key, _Entry(result, self._clock.seconds() + seconds))
+        self._notify_waiters(key, result)
 
-    def _kept(self, key: bytes) -> _Entry[Answer] | None:
-        for entries in (self._yes, self._no):
+    def _cached(self, key: bytes) -> _Entry[Result] | None:
+        for entries in (self._positive, self._negative):
             entry = entries.get(key)
             if entry is None:
                 continue
-            if self._clock.seconds() < entry.until:
+            if self._clock.seconds() < entry.expires:
                 entries.move_to_end(key)
                 return entry
             del entries[key]
         return None
 
-    def _keep(self, key: bytes, entry: _Entry[Answer]) -> None:
-        entries = self._yes if entry.answer else self._no
+    def _store(self, key: bytes, entry: _Entry[Result]) -> None:
+        entries = self._positive if entry.result else self._negative
         entries[key] = entry
         while len(entries) > self._max_entries:
             entries.popitem(last=False)
 
-    def _tell(self, key: bytes, result: Answer | Failure) -> None:
-        self._asking.pop(key, None)
+    def _notify_waiters(self, key: bytes, result: Result | Failure) -> None:
+        self._fetches.pop(key, None)
         for waiter in self._waiting.pop(key):
             if not waiter.called:
                 waiter.callback(result)  # a failure starts the errbacks

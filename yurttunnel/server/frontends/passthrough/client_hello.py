@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from yurttunnel.http.authority import BadAuthority, canonical_host
 
-LARGEST_HELLO = 16 * 1024
+MAX_HELLO = 16 * 1024
 """The maximum size of a ClientHello in bytes; those of today's clients have 200 to 2,000."""
 
-LARGEST_FLIGHT = 2 * LARGEST_HELLO
+MAX_FLIGHT = 2 * MAX_HELLO
 """The maximum size in bytes of the records of a ClientHello, which a client may fragment finely."""
 
 _RECORD_HEADER = 5
-_LARGEST_FRAGMENT = 1 << 14
+_MAX_FRAGMENT = 1 << 14
 _HANDSHAKE_RECORD = 22
 _MAJOR_VERSION = 3
 _HANDSHAKE_HEADER = 4
@@ -46,7 +46,7 @@ class ClientHello:
 class ClientHelloReader:
     """Reads the bytes of a connection until its ClientHello is complete.
 
-    It buffers at most :data:`LARGEST_FLIGHT` bytes and the last bytes that were fed.
+    It buffers at most :data:`MAX_FLIGHT` bytes and the last bytes that were fed.
     """
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class ClientHelloReader:
         if len(header) < _RECORD_HEADER:
             return None
         length = int.from_bytes(header[3:])
-        if not 0 < length <= _LARGEST_FRAGMENT:
+        if not 0 < length <= _MAX_FRAGMENT:
             raise BadClientHello(f"it begins with a TLS record of {length} bytes")
         begin = self._position + _RECORD_HEADER
-        if begin + length > LARGEST_FLIGHT:
-            raise BadClientHello(f"its ClientHello is not complete after {LARGEST_FLIGHT} bytes")
+        if begin + length > MAX_FLIGHT:
+            raise BadClientHello(f"its ClientHello is not complete after {MAX_FLIGHT} bytes")
         if len(self._received) < begin + length:
             return None
         self._position = begin + length
@@ -103,8 +103,8 @@ class ClientHelloReader:
         if len(message) < _HANDSHAKE_HEADER:
             return None
         length = int.from_bytes(message[1:_HANDSHAKE_HEADER])
-        if length > LARGEST_HELLO:
-            raise BadClientHello(f"its ClientHello has {length} bytes, over {LARGEST_HELLO}")
+        if length > MAX_HELLO:
+            raise BadClientHello(f"its ClientHello has {length} bytes, over {MAX_HELLO}")
         end = _HANDSHAKE_HEADER + length
         return message[_HANDSHAKE_HEADER:end] if len(message) >= end else None
 

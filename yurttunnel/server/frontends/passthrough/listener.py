@@ -56,7 +56,7 @@ HELLO_TIMEOUT = 10.0
 MAX_UNREAD_HELLOS = 1024
 """The maximum number of connections without a complete ClientHello; each may hold 32 KiB."""
 
-MAX_UNREAD_OF_ONE = 64
+MAX_UNREAD_PER_SOURCE = 64
 """The same for one source address; behind a Service all callers may have the same address."""
 
 MAX_CONNECTIONS = 4096
@@ -72,12 +72,12 @@ class PassthroughFactory(DialingFactory):
     """Accepts connections to kubelets, on plain TCP transports.
 
     ``ports`` are the ports of nodes from which the kernel may redirect connections here. At most
-    ``max_unread_hellos`` ClientHellos may be incomplete at a time, of which ``max_unread_of_one``
-    from one address. There are at most ``max_connections``, and one address may have as many as
-    remain free. ``redirect_source`` returns the original destination of a connection from its
-    socket, or ``None`` if it was made to this listener. ``no_sni_factory`` builds the protocols for
-    connections whose ClientHello has no name; it must be set before the first connection. The other
-    arguments are those of :class:`DialingFactory`.
+    ``max_unread_hellos`` ClientHellos may be incomplete at a time, of which
+    ``max_unread_per_source`` from one address. There are at most ``max_connections``, and one
+    address may have as many as remain free. ``redirect_source`` returns the original destination of
+    a connection from its socket, or ``None`` if it was made to this listener. ``no_sni_factory``
+    builds the protocols for connections whose ClientHello has no name; it must be set before the
+    first connection. The other arguments are those of :class:`DialingFactory`.
     """
 
     kind = Kind.PASSTHROUGH
@@ -91,7 +91,7 @@ class PassthroughFactory(DialingFactory):
         ports: Collection[int],
         *,
         max_unread_hellos: int = MAX_UNREAD_HELLOS,
-        max_unread_of_one: int = MAX_UNREAD_OF_ONE,
+        max_unread_per_source: int = MAX_UNREAD_PER_SOURCE,
         max_connections: int = MAX_CONNECTIONS,
         redirect_source: Callable[[socket.socket], SocketAddress | None] = redirect_source,
         dials: DialSettings | None = None,
@@ -99,7 +99,7 @@ class PassthroughFactory(DialingFactory):
         super().__init__(registry, dials)
         self.nodes = nodes
         self.ports = ports
-        self.places = SharedLimit(max_connections)
+        self.connection_limit = SharedLimit(max_connections)
         self.redirect_source = redirect_source
         self.stats = PassthroughStats()
         self.warnings = RateLimitedLog(clock, PassthroughProtocol.log)
@@ -107,7 +107,7 @@ class PassthroughFactory(DialingFactory):
             clock,
             HELLO_TIMEOUT,
             max_unread_hellos,
-            max_unread_of_one,
+            max_unread_per_source,
             overdue=PassthroughProtocol.hello_overdue,
             evicted=PassthroughProtocol.evicted,
         )
@@ -131,7 +131,7 @@ class PassthroughProtocol(DialingConnection):
         self._original: SocketAddress | None = None
         self._port: int | None = None
         self._target = "a node that is not known yet"
-        self._has_place = False
+        self._is_counted = False
 
     def connectionMade(self) -> None:
         """Dial if the kernel reports the destination, otherwise read the ClientHello."""
@@ -140,17 +140,17 @@ class PassthroughProtocol(DialingConnection):
         factory.stats.connections += 1
         self.call.request_id = factory.request_ids.make()
         self._source = peer_address(self.transport)
-        places, caller = factory.places, caller_at(self._source)
-        if not places.has_room_for(caller):
+        connection_limit, caller = factory.connection_limit, caller_at(self._source)
+        if not connection_limit.has_room_for(caller):
             self._reset(
                 Refusal.OVERLOADED,
                 "there are already {taken} others, too many in total or from that address; see"
                 " who holds them (ss -tn)",
-                taken=places.used,
+                taken=connection_limit.used,
             )
             return
-        places.add(caller, 1)
-        self._has_place = True
+        connection_limit.add(caller, 1)
+        self._is_counted = True
         handle = cast(socket.socket, ISystemHandle(self.transport).getHandle())
         original = factory.redirect_source(handle)
         destination = None
@@ -167,7 +167,7 @@ class PassthroughProtocol(DialingConnection):
                 return
             destination = factory.nodes.by_address(original)
         if destination is not None:
-            self._dial_to(destination)
+            self._dial_destination(destination)
         else:
             factory.unread_hellos.add(self, self._source)
 
@@ -187,7 +187,7 @@ class PassthroughProtocol(DialingConnection):
             self._find_named(hello.server_name)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
-        self._leave_place()
+        self._release()
         self._factory.unread_hellos.discard(self)
         super().connectionLost(reason)
 
@@ -223,14 +223,14 @@ class PassthroughProtocol(DialingConnection):
         else:
             self._reset(Refusal.DIAL, "its kubelet could not be reached: {error}", error=str(error))
 
-    def _leave_place(self) -> None:
-        if self._has_place:
-            self._has_place = False
-            self._factory.places.add(caller_at(self._source), -1)
+    def _release(self) -> None:
+        if self._is_counted:
+            self._is_counted = False
+            self._factory.connection_limit.add(caller_at(self._source), -1)
 
     def _find_named(self, name: str | None) -> None:
         if name is None:
-            self._serve_here()
+            self._terminate_tls()
             return
         destination = self._factory.nodes.by_name(name)
         if destination is None:
@@ -243,9 +243,9 @@ class PassthroughProtocol(DialingConnection):
             return
         if self._port is not None:
             destination = replace(destination, port=self._port)
-        self._dial_to(destination)
+        self._dial_destination(destination)
 
-    def _serve_here(self) -> None:
+    def _terminate_tls(self) -> None:
         """Terminate TLS here, for a client that does not verify it; nothing is audited yet."""
         factory = self._factory
         # Transports have this attribute, but no interface declares it.
@@ -257,7 +257,7 @@ class PassthroughProtocol(DialingConnection):
             caller=self._source,
         )
         protocol = factory.no_sni_factory.buildProtocol(transport.getPeer())
-        self._leave_place()
+        self._release()
         factory.forget(self)
         if protocol is None:
             transport.abortConnection()
@@ -266,7 +266,7 @@ class PassthroughProtocol(DialingConnection):
         protocol.makeConnection(transport)
         protocol.dataReceived(self._hello.received)
 
-    def _dial_to(self, destination: Destination) -> None:
+    def _dial_destination(self, destination: Destination) -> None:
         """Dial, and pause reading until there is a stream.
 
         Otherwise a caller that closes its sending direction meanwhile would count as gone.
@@ -292,7 +292,7 @@ class PassthroughProtocol(DialingConnection):
         factory.stats.refused[refusal] += 1
         factory.unread_hellos.discard(self)
         original = "" if self._original is None else str(self._original)
-        self.call.refused(self.transport, problem.format(**fields), destination=original)
+        self.call.record_refusal(self.transport, problem.format(**fields), destination=original)
         factory.warnings.warn(
             "--passthrough-port: connection {request_id} from {caller} to {meant} is refused: "
             + problem,

@@ -13,7 +13,8 @@ T = TypeVar("T")
 
 
 class UnreadHellos(Generic[T]):
-    """At most ``most`` connections, ``most_of_one`` per source, each for at most ``seconds``.
+    """At most ``max_connections`` connections, ``max_per_source`` per source, each for at most
+    ``seconds``.
 
     ``overdue(connection)`` is called after that time. If a new connection exceeds a limit, the
     oldest is evicted, and ``evicted(connection, waiting)`` is called with it and their number:
@@ -24,13 +25,13 @@ class UnreadHellos(Generic[T]):
         self,
         clock: IReactorTime,
         seconds: float,
-        most: int,
-        most_of_one: int,
+        max_connections: int,
+        max_per_source: int,
         overdue: Callable[[T], object],
         evicted: Callable[[T, int], object],
     ) -> None:
-        self._most = most
-        self._most_of_one = most_of_one
+        self._max_connections = max_connections
+        self._max_per_source = max_per_source
         self._overdue = overdue
         self._evicted = evicted
         self._deadlines: Deadlines[T] = Deadlines(clock, seconds, self._late)
@@ -44,10 +45,10 @@ class UnreadHellos(Generic[T]):
 
     def add(self, connection: T, source: str) -> None:
         """Start the timeout of ``connection``, which must not be present."""
-        of_one = self._by_source.get(source, {})
-        if len(of_one) >= self._most_of_one:
-            self._evict(next(iter(of_one)), len(of_one))
-        elif len(self) >= self._most:
+        of_source = self._by_source.get(source, {})
+        if len(of_source) >= self._max_per_source:
+            self._evict(next(iter(of_source)), len(of_source))
+        elif len(self) >= self._max_connections:
             self._evict(next(iter(self._sources)), len(self))
         self._sources[connection] = source
         self._by_source.setdefault(source, {})[connection] = None
@@ -59,9 +60,9 @@ class UnreadHellos(Generic[T]):
         source = self._sources.pop(connection, None)
         if source is None:
             return
-        of_one = self._by_source[source]
-        del of_one[connection]
-        if not of_one:
+        of_source = self._by_source[source]
+        del of_source[connection]
+        if not of_source:
             del self._by_source[source]
 
     def stop(self) -> None:
