@@ -158,11 +158,11 @@ class RequestTests(World):
             self.assertEqual(b"early and more", far.received)
             self.pass_time(RESPONSE_TIMEOUT + 1)
             self.assertEqual([], far.ended_with)
-            self.assertEqual(1, self.counters.in_hand[method, "/exec"])
+            self.assertEqual(1, self.counters.in_flight[method, "/exec"])
             caller.transport.loseConnection()
             self.settle()
             self.assertEqual(1, len(far.ended_with))
-            self.assertEqual(1, self.counters.answered[method, "/exec", "101"])
+            self.assertEqual(1, self.counters.completed[method, "/exec", "101"])
             self.assertEqual(0, self.counters.durations.total_seconds)
 
     def test_refused_upgrade(self):
@@ -296,7 +296,7 @@ class MiddlewareTests(World):
         self.answered(caller, 403, "not for you, abc-7")
         self.assertEqual([], self.connected)
         self.assertTrue(any("(abc-7): 403" in line for line in self.lines), self.lines)
-        self.assertEqual(1, self.counters.answered["GET", "other", "403"])
+        self.assertEqual(1, self.counters.completed["GET", "other", "403"])
 
     def test_redirects(self):
         """It can choose another destination, which the kubelet gets as Host."""

@@ -31,17 +31,17 @@ class RequestMetricsTests(SynchronousTestCase):
         """Requests in flight are counted by verb and path."""
         first, second = self.begin("GET", "/pods"), self.begin("GET", "/pods?x=y")
         other = self.begin("BREW", "/coffee")
-        self.assertEqual(2, self.counters.in_hand["GET", "/pods"])
-        self.assertEqual(1, self.counters.in_hand["other", "other"])
+        self.assertEqual(2, self.counters.in_flight["GET", "/pods"])
+        self.assertEqual(1, self.counters.in_flight["other", "other"])
         for exchange in (first, second, other):
             exchange.end(200)
-        self.assertEqual(0, self.counters.in_hand.total())
+        self.assertEqual(0, self.counters.in_flight.total())
 
     def test_answered(self):
         """Completed requests are also counted by status."""
         for status in (200, 200, 503, 0, 299, 599):
             self.begin("GET", "/pods").end(status)
-        counts = {code: n for (_, _, code), n in self.counters.answered.items()}
+        counts = {code: n for (_, _, code), n in self.counters.completed.items()}
         self.assertEqual({"200": 2, "503": 1, "none": 1, "2xx": 1, "5xx": 1}, counts)
 
     def test_failures(self):

@@ -226,4 +226,4 @@ class World(SynchronousTestCase):
         self.settle()
         self.assertEqual([], self.clock.getDelayedCalls())
         self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
-        self.assertEqual(0, self.counters.in_hand.total())
+        self.assertEqual(0, self.counters.in_flight.total())
