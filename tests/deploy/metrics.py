@@ -151,9 +151,9 @@ def _proxy_registry() -> MetricRegistry:
 
 def _interception_stats() -> interception.InterceptionStats:
     counters = interception.InterceptionCounters()
-    counters.in_hand["GET", "/metrics"] += 1
+    counters.in_flight["GET", "/metrics"] += 1
     for code in ("200", "502", "503", "504"):
-        counters.answered["GET", "/metrics", code] += 1
+        counters.completed["GET", "/metrics", code] += 1
     return interception.InterceptionStats(
         counters=counters, pool=PoolStatistics(), refusals={503: 1}
     )

@@ -184,7 +184,7 @@ class EveryEntryTests(World):
             return parse_permission(f"user:0={bracketed(text)}/{bracketed(text)}:80")
 
         def address(text):
-            return parse_permission(f"address:{text}=*/*:*").identity.who
+            return parse_permission(f"address:{text}=*/*:*").identity.name
 
         self.each(lambda text: permission(text).node, ValueError)
         self.each(lambda text: permission(text).host, ValueError)

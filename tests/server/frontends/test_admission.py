@@ -77,13 +77,13 @@ class IdentifyTests(SynchronousTestCase):
 
     def test_addresses(self):
         """IPv4 addresses are the same on a listener of both families."""
-        for address, name in (
+        for address, who in (
             (IPv4Address("TCP", "192.0.2.7", 1), "192.0.2.7"),
             (IPv6Address("TCP", "::ffff:192.0.2.7", 1), "192.0.2.7"),
             (IPv6Address("TCP", "2001:db8::1", 1), "2001:db8::1"),
         ):
             transport = SimpleNamespace(getPeer=lambda address=address: address)
-            self.assertEqual(Identity("address", name), self.identify(transport))
+            self.assertEqual(Identity("address", who), self.identify(transport))
 
     def test_users(self):
         """The kernel knows the user of a Unix socket."""
@@ -96,7 +96,7 @@ class IdentifyTests(SynchronousTestCase):
     def test_certificates(self):
         """The identity is the common name, but a node's certificate, or none, gives no identity."""
         authority = Issuer.make(self).authority
-        for name, organization, name in (
+        for name, organization, who in (
             ("jane", "developers", "jane"),
             ("kube-apiserver", "system:nodes", ""),
             ("kube-apiserver", "openyurt:yurttunnel", ""),
@@ -104,7 +104,7 @@ class IdentifyTests(SynchronousTestCase):
         ):
             certificate = authority.sign_client(new_key().public_key(), name, organization)
             identity = self.identify(SecureTransport(certificate))
-            self.assertEqual(Identity("certificate", name), identity)
+            self.assertEqual(Identity("certificate", who), identity)
         self.assertEqual(Identity("certificate", ""), self.identify(SecureTransport(None)))
 
 

@@ -53,7 +53,7 @@ class SingleFlightCacheTests(SynchronousTestCase):
         self.assertEqual([b"a"], self.misses)
         self.clock.advance(0.1)
         self.assertEqual("other", self.get(b"a", "other"))
-        self.counts(misses=2, kept=1)
+        self.counts(misses=2, hits=1)
 
     def test_changed(self):
         """A result that changes from no to yes, or back, is the latest one."""
