@@ -89,8 +89,8 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
     bounds = (
         ("connections to `--passthrough-port`", passthrough.MAX_CONNECTIONS),
         ("of these without a complete ClientHello", passthrough.MAX_UNREAD_HELLOS),
-        ("the same from one address", passthrough.MAX_UNREAD_OF_ONE),
-        ("size of a ClientHello", client_hello.LARGEST_HELLO / KIBIBYTE),
+        ("the same from one address", passthrough.MAX_UNREAD_PER_SOURCE),
+        ("size of a ClientHello", client_hello.MAX_HELLO / KIBIBYTE),
         ("time for it", passthrough.HELLO_TIMEOUT),
         ("addresses and other names of a node", nodes.MAX_ADDRESSES, nodes.MAX_ADDRESS),
         ("addresses of a node", MAX_ADDRESSES_PER_NODE),
