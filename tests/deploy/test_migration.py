@@ -13,7 +13,7 @@ from tests.deploy.messages import source_files
 from tests.deploy.metrics import samples
 from tests.deploy.rendering import REPOSITORY
 from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase, connect
-from tests.server.frontends.kubelet.delegated_callers import EDGE_1, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import EDGE_1, DelegatedCallersWorld
 from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.frontends.kubelet.test_resolution import Session
 from yurttunnel.agent.options import Options as AgentOptions
@@ -75,7 +75,7 @@ class ConnectTests(ConnectTestCase):
         self.assertEqual(200, status("only when the target has accepted"))
 
 
-class NodeTests(DeputiesWorld):
+class NodeTests(DelegatedCallersWorld):
     """A request for a kubelet that names another node than its connection."""
 
     def test_connection_for_another_node(self) -> None:

@@ -15,7 +15,7 @@ from tests.server.hellos import (
     server_name,
 )
 from yurttunnel.server.frontends.passthrough.client_hello import (
-    LARGEST_FLIGHT,
+    MAX_FLIGHT,
     BadClientHello,
     ClientHelloReader,
 )
@@ -41,7 +41,7 @@ def _read(pieces: Iterable[bytes]) -> tuple[str, str | None] | None:
         if hello is not None:
             return "named", hello.server_name
         kept += len(piece)
-        assert kept <= LARGEST_FLIGHT, "too much is kept"
+        assert kept <= MAX_FLIGHT, "too much is kept"
     return None
 
 

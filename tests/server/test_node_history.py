@@ -78,7 +78,7 @@ class NodeHistoryTests(SynchronousTestCase):
         self.assertEqual(["d", "c", "b"], [each.node for each in self.history.newest_first()])
 
 
-class KeptHistoryTests(SynchronousTestCase):
+class HistoryFileTests(SynchronousTestCase):
     """The file."""
 
     def setUp(self) -> None:

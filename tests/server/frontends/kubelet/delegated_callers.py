@@ -71,7 +71,7 @@ class FakeConnectionTargets(ConnectionTargets):
         )
 
 
-class DeputiesWorld(AuthorizedWorld):
+class DelegatedCallersWorld(AuthorizedWorld):
     """A server in a cluster with two edge nodes, of which the first has a kubelet."""
 
     iptables = True

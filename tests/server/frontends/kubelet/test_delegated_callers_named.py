@@ -9,13 +9,13 @@ from tests.server.frontends.kubelet.delegated_callers import (
     OWN_NAMES,
     SERVICE,
     UPGRADE,
-    DeputiesWorld,
+    DelegatedCallersWorld,
     OtherNode,
 )
 from yurttunnel.kube.resources import NODES
 
 
-class NamedTests(DeputiesWorld):
+class NamedTests(DelegatedCallersWorld):
     """kube-apiserver, which has dialed a node's name that resolves to the Service."""
 
     iptables = False
@@ -132,7 +132,7 @@ class NamedTests(DeputiesWorld):
         self.refuses(self.apiserver(), 503, "(yet)", target="/exec/default/new/web", **UPGRADE)
 
 
-class NamedUpgradesTests(DeputiesWorld):
+class NamedUpgradesTests(DelegatedCallersWorld):
     """The same with ``--unnamed-upgrades=refuse``."""
 
     refuse_unnamed_upgrades = True

@@ -13,13 +13,13 @@ from tests.server.frontends.kubelet.delegated_callers import (
     EXTERNAL,
     SERVICE,
     UPGRADE,
-    DeputiesWorld,
+    DelegatedCallersWorld,
 )
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 
 
-class LedTests(DeputiesWorld):
+class LedTests(DelegatedCallersWorld):
     """kube-apiserver, with connections redirected here by our firewall rules."""
 
     def test_ordinary(self):

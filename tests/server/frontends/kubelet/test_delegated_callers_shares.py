@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from tests.server.frontends.kubelet.delegated_callers import EDGE_1, UPGRADE, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import EDGE_1, UPGRADE, DelegatedCallersWorld
 from tests.tunnel.memory import User
 from yurttunnel.http.request_body import read_body
 
 
-class ShareTests(DeputiesWorld):
+class ShareTests(DelegatedCallersWorld):
     """No client of kube-apiserver blocks a node for its other clients, or for other callers."""
 
     run_target = "/run/default/here/web?cmd=sleep+3600"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from tests.server.frontends.kubelet.delegated_callers import EDGE_1, DeputiesWorld
+from tests.server.frontends.kubelet.delegated_callers import EDGE_1, DelegatedCallersWorld
 
 
-class OthersRulesTests(DeputiesWorld):
+class OthersRulesTests(DelegatedCallersWorld):
     """A server without firewall rules of its own."""
 
     iptables = False
@@ -18,7 +18,7 @@ class OthersRulesTests(DeputiesWorld):
         )
 
 
-class EarlyTests(DeputiesWorld):
+class EarlyTests(DelegatedCallersWorld):
     """A server whose caches have not synced."""
 
     synced = False

@@ -7,11 +7,11 @@ from tests.server.frontends.kubelet.delegated_callers import (
     API_HOSTS,
     EDGE_1,
     SERVICE,
-    DeputiesWorld,
+    DelegatedCallersWorld,
 )
 
 
-class OwnTests(DeputiesWorld):
+class OwnTests(DelegatedCallersWorld):
     """Callers that act for themselves, or are missing from --allowed-callers."""
 
     def test_authorized_for_what_is_named(self):
@@ -105,7 +105,7 @@ class OwnTests(DeputiesWorld):
             self.reaches(self.jane("edge-1", "prometheus"), dialed, Host=host)
 
 
-class EarlyOwnTests(DeputiesWorld):
+class EarlyOwnTests(DelegatedCallersWorld):
     """The same at a server whose caches have not synced."""
 
     synced = False

@@ -7,11 +7,11 @@ from tests.server.frontends.kubelet.delegated_callers import (
     API_HOSTS,
     EDGE_1,
     SERVICE,
-    DeputiesWorld,
+    DelegatedCallersWorld,
 )
 
 
-class PlainTests(DeputiesWorld):
+class PlainTests(DelegatedCallersWorld):
     """Callers without TLS, who are not authenticated."""
 
     def test_led(self):
@@ -70,7 +70,7 @@ class PlainTests(DeputiesWorld):
         self.refuses(self.dial_insecurely(), 403, "is ignored", X_Tunnel_Proxy_Dest="10.0.0.1:9100")
 
 
-class PlainNamedTests(DeputiesWorld):
+class PlainNamedTests(DelegatedCallersWorld):
     """Callers without TLS from other machines, which connect by DNS records."""
 
     iptables = False
