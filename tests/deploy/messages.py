@@ -60,6 +60,7 @@ HANDED_ON = {
         *("_ERRORS", "_SERVER_ERRORS", "_AGENT_ALERTS", "_SERVER_ALERTS", "_ADVICE_BY_CODE"),
         *("_REJECTED_BY_KUBELET", "certificate_problem", "_validity_period"),
     },
+    "yurttunnel/pki/authorities.py": {"expiry_problem"},
     "yurttunnel/pki/revocation.py": {"problem", "warning"},
     "yurttunnel/pki/clock_skew.py": {"sentence"},
     "yurttunnel/proxy/kernel/failure_detector.py": set(),

@@ -7,6 +7,8 @@ from pathlib import Path
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.support import Issuer, clock_now, state_directory
+from yurttunnel.ops.clocks import utc_now
+from yurttunnel.pki import authority
 from yurttunnel.pki.authorities import CHECK_INTERVAL, BadBundle
 from yurttunnel.pki.credentials import certificates_to_pem
 from yurttunnel.pki.directory import StateDirectory, StateError
@@ -128,6 +130,21 @@ class KubeletTrustTests(SynchronousTestCase):
         self.clock.advance(CHECK_INTERVAL)
         self.assertIsNone(trust.kubelet_problem())
         self.assertEqual((other.authority.certificate,), self.trusted(trust))
+
+    def test_expired(self):
+        """A file whose authorities have all expired is reported: no kubelet can be verified."""
+        former = clock_now()
+        former.rightNow -= 20 * 365 * DAY
+        self.patch(authority, "_EARLIEST_TIME", utc_now(former))
+        old = Issuer.make(self, former)
+        self.write(old, self.issuer)
+        trust = self.open(self.path)
+        self.assertIsNone(trust.kubelet_problem())
+        self.write(old)
+        self.clock.advance(CHECK_INTERVAL)
+        self.assertEqual(
+            f"all authorities in {self.path} have expired: replace them", trust.kubelet_problem()
+        )
 
     def test_broken_from_the_beginning(self):
         """A first file that is broken is an error."""

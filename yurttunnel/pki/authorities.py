@@ -11,6 +11,7 @@ from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
@@ -45,6 +46,7 @@ class AuthorityBundle(Reconciler):
         use: Callable[[Authorities], object],
     ) -> None:
         super().__init__(clock, CHECK_INTERVAL, f"reading {name}", self._check)
+        self._clock = clock
         self._name = name
         self._read = read
         self._use = use
@@ -86,6 +88,12 @@ class AuthorityBundle(Reconciler):
     def not_after(self) -> datetime.datetime:
         """When the last of the certificates expires, in UTC."""
         return max(each.not_valid_after_utc for each in self.certificates)
+
+    def expiry_problem(self) -> str | None:
+        """Return that nothing can be verified because all the certificates have expired."""
+        if self.not_after > utc_now(self._clock):
+            return None
+        return f"all authorities in {self._name} have expired: replace them"
 
     async def _check(self) -> None:
         try:

@@ -120,7 +120,10 @@ class ServerTrust(MultiService):
 
     def kubelet_problem(self) -> str | None:
         """Return what is wrong with the file of the authorities of kubelets."""
-        return None if self._kubelet_ca is None else self._kubelet_ca.problem
+        authorities = self._kubelet_ca
+        if authorities is None:
+            return None
+        return authorities.problem or authorities.expiry_problem()
 
     def serving_credentials(self) -> Credentials:
         """Return the server's certificate for agents, with their trusted authorities."""
