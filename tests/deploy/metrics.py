@@ -21,9 +21,9 @@ from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import METRICS as FILTER_METRICS
 from yurttunnel.hub.filters.chain import Filters
-from yurttunnel.hub.filters.watches import FollowedWatches
-from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
-from yurttunnel.hub.forwarding.answers import Answers
+from yurttunnel.hub.filters.watches import TrackedWatches
+from yurttunnel.hub.forwarding.responses import METRICS as RESPONSE_METRICS
+from yurttunnel.hub.forwarding.responses import ResponseHandler
 from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
 from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.offline.service import METRICS as OFFLINE_METRICS
@@ -108,16 +108,16 @@ def _hub_registry() -> MetricRegistry:
     upstream = Upstream(Clock(), "edge-1", [server], True, HealthSettings(10, 2, 3, 2, 40), None)
     hub.add(UPSTREAM_METRICS, lambda: upstream)
     limits = Limits(Clock(), 1, 1)
-    limits.in_hand["get"] += 1
+    limits.in_flight["get"] += 1
     hub.add(LIMIT_METRICS, lambda: limits)
-    hub.add(ANSWER_METRICS, lambda: Answers(Clock(), None, None))
+    hub.add(RESPONSE_METRICS, lambda: ResponseHandler(Clock(), None, None))
     hub.add(CACHE_METRICS, CacheStats)
     settings = OfflineSettings("edge-1")
     offline = Offline(Clock(), None, None, None, upstream.health, None, settings)
-    offline.answers["get", "200"] += 1
+    offline.responses["get", "200"] += 1
     hub.add(OFFLINE_METRICS, lambda: offline)
     configuration = HubConfiguration(FakeInformers(), "kube-system", ())
-    filters = Filters((), None, configuration, FollowedWatches(Clock()))
+    filters = Filters((), None, configuration, TrackedWatches(Clock()))
     filters.failures["masterservice"] = 0
     hub.add(FILTER_METRICS, lambda: filters)
     hub.add(cluster_trust_metrics(PREFIX), lambda: ClusterTrustStats({"client": RequestCounters()}))

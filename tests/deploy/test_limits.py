@@ -11,10 +11,10 @@ from yurttunnel.cluster import nodes
 from yurttunnel.http import accept
 from yurttunnel.hub import flag_table, listeners
 from yurttunnel.hub.cache import (
+    cached_list,
     clients,
     documents,
     events,
-    listed,
     lists,
     objects,
     queue,
@@ -22,8 +22,8 @@ from yurttunnel.hub.cache import (
     tokens,
 )
 from yurttunnel.hub.filters import chain, watches
-from yurttunnel.hub.forwarding import answers, forwarding, keeping, seen_tokens
-from yurttunnel.hub.offline import whole_answers, writes
+from yurttunnel.hub.forwarding import caching, forwarding, responses, token_reviews
+from yurttunnel.hub.offline import whole_responses, writes
 from yurttunnel.hub.request import callers, parsing, requests
 from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
@@ -190,20 +190,20 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             listeners.SETTINGS.max_long_heads / MEBIBYTE,
             listeners.SETTINGS.max_long_heads / MEBIBYTE / 2,
         ),
-        ("name in a path", parsing.LONGEST_SEGMENT, callers.LONGEST_COMPONENT),
-        ("names in a path", parsing.MOST_SEGMENTS),
-        ("parameters of a list", parsing.MOST_PARAMETERS),
+        ("name in a path", parsing.MAX_SEGMENT_LENGTH, callers.MAX_COMPONENT),
+        ("names in a path", parsing.MAX_SEGMENTS),
+        ("parameters of a list", parsing.MAX_PARAMETERS),
         ("`Accept`", accept.MAX_ACCEPT / KIBIBYTE),
-        ("body of a request that is kept", forwarding.MOST_REPEATED / KIBIBYTE),
-        ("body of a request that is answered", writes.LONGEST_BODY / KIBIBYTE),
+        ("body of a request that is kept", forwarding.MAX_REPEATABLE_BODY / KIBIBYTE),
+        ("body of a request that is answered", writes.MAX_BODY / KIBIBYTE),
         (
             "head of an answer",
             connections.HEAD_LIMITS.max_bytes / KIBIBYTE,
             connections.HEAD_LIMITS.max_fields,
         ),
-        ("one object", keeping.MAX_ITEM / MEBIBYTE),
-        ("document: ", keeping.MAX_DOCUMENT / MEBIBYTE),
-        ("documents that are kept", documents.MOST, documents.MOST_BYTES / MEBIBYTE),
+        ("one object", caching.MAX_ITEM / MEBIBYTE),
+        ("document: ", caching.MAX_DOCUMENT / MEBIBYTE),
+        ("documents that are kept", documents.MAX_DOCUMENTS, documents.MAX_BYTES / MEBIBYTE),
         (
             "connections to an API server",
             connections.POOL.max_per_key,
@@ -211,35 +211,40 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             connections.POOL.max_upgrades_per_key,
         ),
         ("time to connect", connections.CONNECT_SECONDS),
-        ("time for an answer", forwarding.ANSWER_SECONDS),
-        ("the file of the cache", store.MOST_BYTES / MEBIBYTE / KIBIBYTE),
+        ("time for an answer", forwarding.RESPONSE_TIMEOUT),
+        ("the file of the cache", store.MAX_BYTES / MEBIBYTE / KIBIBYTE),
         (
             "memory for what waits",
-            store.MOST_WAITING / MEBIBYTE,
-            store.MOST_WAITING / 2 / MEBIBYTE,
+            store.MAX_QUEUED / MEBIBYTE,
+            store.MAX_QUEUED / 2 / MEBIBYTE,
         ),
-        ("selections of one collection", objects.MOST_SCOPES),
-        ("selectors of labels", requests.LONGEST_SELECTORS / KIBIBYTE),
-        ("what of a field selector", answers.LONGEST_VIEW),
-        ("collections that are known", store.MOST_USED, queue.MOST_LACKING),
-        ("requests of which it is remembered", chain._REMEMBERED, chain._LONGEST_REMEMBERED),
-        ("lists of which it is remembered", watches.MOST_LISTS),
-        ("lists in pages", lists.MOST_LISTS, lists.MOST_NAMES),
+        ("selections of one collection", objects.MAX_SCOPES),
+        ("selectors of labels", requests.MAX_SELECTORS / KIBIBYTE),
+        ("what of a field selector", responses.MAX_VIEW),
+        ("collections that are known", store.MAX_USED, queue.MAX_INCOMPLETE),
+        ("requests of which it is remembered", chain._REMEMBERED, chain._MAX_REMEMBERED),
+        ("lists of which it is remembered", watches.MAX_LISTS),
+        ("lists in pages", lists.MAX_LISTS, lists.MAX_NAMES),
         ("time for a next page", lists.PAGE_SECONDS),
         (
             "objects and documents of more than",
-            whole_answers.MOST_BEING_SENT / MEBIBYTE,
-            whole_answers.MOST_BEING_SENT / MEBIBYTE / 2,
+            whole_responses.MAX_BEING_SENT / MEBIBYTE,
+            whole_responses.MAX_BEING_SENT / MEBIBYTE / 2,
         ),
-        ("lists that are read", store.MOST_LISTED, store.MOST_LISTED, store.MOST_LISTED / 2),
-        ("time for reading", listed.SECONDS, store.MOST_LOG / MEBIBYTE),
-        ("Events that are kept", events.MOST, events.MOST_BYTES / MEBIBYTE),
+        (
+            "lists that are read",
+            store.MAX_CONCURRENT_READS,
+            store.MAX_CONCURRENT_READS,
+            store.MAX_CONCURRENT_READS / 2,
+        ),
+        ("time for reading", cached_list.MAX_AGE, store.MAX_LOG_SIZE / MEBIBYTE),
+        ("Events that are kept", events.MAX_EVENTS, events.MAX_BYTES / MEBIBYTE),
         (
             "tokens of which it is kept",
-            tokens.MOST,
-            seen_tokens.ACCEPTED_SECONDS / (24 * clients.HOUR),
+            tokens.MAX_TOKENS,
+            token_reviews.ACCEPTED_SECONDS / (24 * clients.HOUR),
         ),
-        ("tokens of which it is remembered", seen_tokens._MOST),
-        ("questions about tokens", seen_tokens._MOST_QUESTIONS),
-        ("time until a client", clients.MOST_HOURS),
+        ("tokens of which it is remembered", token_reviews._MAX_TOKENS),
+        ("questions about tokens", token_reviews._MAX_REVIEWS),
+        ("time until a client", clients.MAX_IDLE_HOURS),
     )

@@ -8,13 +8,13 @@ from functools import partial
 from typing import Any
 
 from tests.fuzz.cases import PLAN, Target, cut
-from tests.hub.media.encoding import MAGIC, field, message
-from tests.hub.media.goldens import golden
-from tests.hub.media.support import media_of, read_list, read_watch, written_list
+from tests.hub.codec.encoding import MAGIC, field, message
+from tests.hub.codec.goldens import golden
+from tests.hub.codec.support import codec_of, read_list, read_watch, written_list
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
 from yurttunnel.hub.cache.selectors import scope_of
-from yurttunnel.hub.media.interfaces import IMedia, Item
+from yurttunnel.hub.media.interfaces import ICodec, Item
 from yurttunnel.hub.request.parsing import parse_request
 from yurttunnel.hub.request.requests import Form
 from yurttunnel.kube.protobuf_fields import BadBody
@@ -24,25 +24,25 @@ MAX_ITEM = 2000
 Pieces = Iterable[bytes]
 
 
-def _read(read: Callable[..., Any], media: IMedia, pieces: Pieces) -> Any:
+def _read(read: Callable[..., Any], codec: ICodec, pieces: Pieces) -> Any:
     """Return what is read; ``None`` when it is refused."""
     try:
-        return read(media, pieces, MAX_ITEM)
+        return read(codec, pieces, MAX_ITEM)
     except BadBody as error:
         assert len(str(error)) < 300 and "\n" not in str(error), "the reason is too long"
         return None
 
 
-def check_list(media: IMedia, case: bytes) -> bool:
+def check_list(codec: ICodec, case: bytes) -> bool:
     """However it is cut, a list has the same items, and can be built of them."""
-    found = _read(read_list, media, [case[PLAN:]])
-    assert found == _read(read_list, media, cut(case)), "the cutting makes a difference"
+    found = _read(read_list, codec, [case[PLAN:]])
+    assert found == _read(read_list, codec, cut(case)), "the cutting makes a difference"
     if found is None:
         return False
     items, meta = found
     assert all(len(item.body) <= MAX_ITEM for item in items), "an item is too large"
-    written = written_list(media, meta, [item.body for item in items])
-    again, meta_again = read_list(media, [written], MAX_ITEM)
+    written = written_list(codec, meta, [item.body for item in items])
+    again, meta_again = read_list(codec, [written], MAX_ITEM)
     # Which items are pods is not known yet, where a list says its type behind them.
     assert [_of_any_kind(item) for item in again] == [_of_any_kind(item) for item in items]
     assert meta_again == meta, "it changes when it is written"
@@ -55,30 +55,30 @@ def _of_any_kind(item: Item) -> Item:
 
 def check_json_list(case: bytes) -> bool:
     """A list in JSON has the items that another reader of JSON finds in it, too."""
-    media = media_of("json")
-    accepted = check_list(media, case)
+    codec = codec_of("json")
+    accepted = check_list(codec, case)
     if accepted:
         text = case[PLAN:].decode("utf-8", "surrogateescape")
         value = json.loads(text, strict=False)
-        items, meta = read_list(media, [case[PLAN:]], MAX_ITEM)
+        items, meta = read_list(codec, [case[PLAN:]], MAX_ITEM)
         names = [one["metadata"]["name"] for one in value["items"] or ()]
         assert [item.name for item in items] == names, "the items are others"
         assert f"{meta.type.kind}List" == value["kind"], "the kind is another one"
     return accepted
 
 
-def check_watch(media: IMedia, case: bytes) -> bool:
+def check_watch(codec: ICodec, case: bytes) -> bool:
     """However it is cut, a watch has the same events, and they can be written again."""
-    found = _read(read_watch, media, [case[PLAN:]])
-    assert found == _read(read_watch, media, cut(case)), "the cutting makes a difference"
+    found = _read(read_watch, codec, [case[PLAN:]])
+    assert found == _read(read_watch, codec, cut(case)), "the cutting makes a difference"
     for event in found or ():
         if event.item is None:
-            frame = media.watch_event(event.type, event.meta, event.status)
+            frame = codec.watch_event(event.type, event.meta, event.status)
         elif event.type == "BOOKMARK":
-            frame = media.bookmark(event.meta, event.item.version, event.initial_events_end)
+            frame = codec.bookmark(event.meta, event.item.version, event.initial_events_end)
         else:
-            frame = media.watch_event(event.type, event.meta, event.item.body)
-        (again,) = read_watch(media, [frame])
+            frame = codec.watch_event(event.type, event.meta, event.item.body)
+        (again,) = read_watch(codec, [frame])
         assert again[:2] == event[:2] and again.item == event.item, "it changes when it is written"
     return bool(found)
 
@@ -117,7 +117,7 @@ JSON_LIST = Target(
 
 JSON_WATCH = Target(
     "hub-json-watch",
-    partial(check_watch, media_of("json")),
+    partial(check_watch, codec_of("json")),
     [b"", golden("watch.json"), *golden("watch.json").splitlines(keepends=True)],
     [
         *golden("watch.json").splitlines(keepends=True),
@@ -139,7 +139,7 @@ _POD = field(1, field(1, "a") + field(6, "7") + field(11, field(1, "x") + field(
 _TYPE = field(1, message("TypeMeta", {"apiVersion": "v1", "kind": "PodList"}))
 PROTOBUF_LIST = Target(
     "hub-protobuf-list",
-    partial(check_list, media_of("protobuf")),
+    partial(check_list, codec_of("protobuf")),
     [
         golden("pods.pb"),
         golden("page.pb"),
@@ -163,7 +163,7 @@ PROTOBUF_LIST = Target(
 )
 PROTOBUF_WATCH = Target(
     "hub-protobuf-watch",
-    partial(check_watch, media_of("protobuf")),
+    partial(check_watch, codec_of("protobuf")),
     [b"", golden("watch.pb"), golden("watch.pb")[:400]],
     [
         golden("watch.pb"),

@@ -46,7 +46,7 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual((10.0, 2.0), (health.interval, health.timeout))
         self.assertEqual((3, 2, 40.0), (health.retries, health.threshold, health.kubelet_grace))
         self.assertEqual(250, settings.max_requests)
-        self.assertEqual(1800.0, settings.least_watch)
+        self.assertEqual(1800.0, settings.min_watch_seconds)
         self.assertTrue(settings.token_placeholders)
         self.assertEqual(("kube-system", ""), (settings.namespace, settings.node_pool))
         self.assertEqual(frozenset(), settings.disabled_filters)

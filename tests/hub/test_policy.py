@@ -27,18 +27,18 @@ class PolicyTestCase(SynchronousTestCase):
     def setUp(self):
         """Make it."""
         self.informers = FakeInformers()
-        self.forgotten = []
+        self.evicted = []
         self.policy = Policy(
-            HubConfiguration(self.informers, "kube-system", ()), self.forgotten.append
+            HubConfiguration(self.informers, "kube-system", ()), self.evicted.append
         )
 
     def configure(self, agents):
         """Set the cached clients."""
         self.informers.put(CONFIG_MAPS, hub_config_map({"cache_agents": agents}))
 
-    def keeps(self, component, **more):
+    def caches(self, component, **more):
         """Return whether a list of pods is cached."""
-        return self.policy.keeps(Caller(component, **more), asking("list"))
+        return self.policy.caches(Caller(component, **more), asking("list"))
 
 
 class RequestTests(PolicyTestCase):
@@ -47,15 +47,15 @@ class RequestTests(PolicyTestCase):
     def test_verbs(self):
         """Reads are cached, and writes whose responses have the current object."""
         for verb in ("get", "list", "watch", "create", "update", "patch"):
-            self.assertTrue(self.policy.keeps(KUBELET, asking(verb)), verb)
+            self.assertTrue(self.policy.caches(KUBELET, asking(verb)), verb)
         for verb in ("delete", "deletecollection", "connect", "post"):
-            self.assertFalse(self.policy.keeps(KUBELET, asking(verb)), verb)
+            self.assertFalse(self.policy.caches(KUBELET, asking(verb)), verb)
 
     def test_subresources(self):
         """The status is the object; no other subresource is cached."""
         for subresource, kept in (("", True), ("status", True), ("log", False), ("token", False)):
             request = asking("get", subresource=subresource)
-            self.assertEqual(kept, self.policy.keeps(KUBELET, request), subresource)
+            self.assertEqual(kept, self.policy.caches(KUBELET, request), subresource)
 
     def test_questions(self):
         """Reviews and requests to the cloud are not cached, nor are Leases."""
@@ -69,34 +69,34 @@ class RequestTests(PolicyTestCase):
         ):
             for verb in ("get", "list", "create"):
                 request = asking(verb, ResourceType(group, "v1", name))
-                self.assertFalse(self.policy.keeps(KUBELET, request), name)
+                self.assertFalse(self.policy.caches(KUBELET, request), name)
 
     def test_namesakes(self):
         """The rules apply only to resources of Kubernetes, not to others with the same name."""
         for name in ("leases", "tokenreviews", "certificatesigningrequests"):
             request = asking("list", ResourceType("example.com", "v1", name))
-            self.assertTrue(self.policy.keeps(KUBELET, request), name)
+            self.assertTrue(self.policy.caches(KUBELET, request), name)
 
     def test_events(self):
         """Events are cached for clients that read them, not for those that send them."""
         for group in ("", "events.k8s.io"):
             events = ResourceType(group, "v1", "events")
-            self.assertTrue(self.policy.keeps(KUBELET, asking("list", events)))
-            self.assertFalse(self.policy.keeps(KUBELET, asking("create", events)))
-            self.assertFalse(self.policy.keeps(KUBELET, asking("patch", events)))
+            self.assertTrue(self.policy.caches(KUBELET, asking("list", events)))
+            self.assertFalse(self.policy.caches(KUBELET, asking("create", events)))
+            self.assertFalse(self.policy.caches(KUBELET, asking("patch", events)))
 
     def test_documents(self):
         """Versions, discovery and OpenAPI are cached for any client."""
         for path in ("/version", "/api", "/api/v1", "/apis", "/apis/apps/v1", "/openapi/v3/api/v1"):
             for component in ("kubelet", "kubectl"):
                 request = ApiRequest("get", path)
-                self.assertTrue(self.policy.keeps(Caller(component), request), path)
+                self.assertTrue(self.policy.caches(Caller(component), request), path)
 
     def test_other_paths(self):
         """Other paths have the cloud's current state; and only a GET returns a document."""
         for path in ("/healthz", "/livez/ping", "/metrics", "/", "/apisx", "/logs/x", "/versions"):
-            self.assertFalse(self.policy.keeps(KUBELET, ApiRequest("get", path)), path)
-        self.assertFalse(self.policy.keeps(KUBELET, ApiRequest("post", "/version")))
+            self.assertFalse(self.policy.caches(KUBELET, ApiRequest("get", path)), path)
+        self.assertFalse(self.policy.caches(KUBELET, ApiRequest("post", "/version")))
 
 
 class ClientTests(PolicyTestCase):
@@ -105,34 +105,34 @@ class ClientTests(PolicyTestCase):
     def test_default(self):
         """The default clients are cached, others are not."""
         for component in ("kubelet", "kube-proxy", "coredns", "flanneld", "raven-agent-ds"):
-            self.assertTrue(self.keeps(component), component)
+            self.assertTrue(self.caches(component), component)
         for component in ("yurthub", "yurtproxy", "yurttunnel", "yurttunnel-agent"):
-            self.assertTrue(self.keeps(component), component)
+            self.assertTrue(self.caches(component), component)
         for component in ("kubectl", "kube", "kubelet2", "*"):
-            self.assertFalse(self.keeps(component), component)
+            self.assertFalse(self.caches(component), component)
 
     def test_nameless(self):
         """Clients without a User-Agent, and the hub's pages, are never cached."""
         self.configure("*")
         for component in ("", PAGES):
-            self.assertFalse(self.keeps(component, keep=True))
-            self.assertFalse(self.policy.keeps(Caller(component), ApiRequest("get", "/version")))
+            self.assertFalse(self.caches(component, wants_caching=True))
+            self.assertFalse(self.policy.caches(Caller(component), ApiRequest("get", "/version")))
 
     def test_configured(self):
         """Clients listed in ``cache_agents`` are cached, with immediate effect."""
         self.configure("ingress, My-Op")
-        self.assertTrue(self.keeps("ingress"))
-        self.assertTrue(self.keeps("my-op"))
-        self.assertFalse(self.keeps("kubectl"))
+        self.assertTrue(self.caches("ingress"))
+        self.assertTrue(self.caches("my-op"))
+        self.assertFalse(self.caches("kubectl"))
         self.configure("*")
-        self.assertTrue(self.keeps("kubectl"))
+        self.assertTrue(self.caches("kubectl"))
 
     def test_simple_client(self):
         """A request can ask for caching, with the same restrictions."""
-        caller = Caller("kubectl", keep=True)
-        self.assertTrue(self.policy.keeps(caller, asking("list")))
-        self.assertFalse(self.policy.keeps(caller, asking("get", subresource="log")))
-        self.assertFalse(self.policy.keeps(caller, asking("delete")))
+        caller = Caller("kubectl", wants_caching=True)
+        self.assertTrue(self.policy.caches(caller, asking("list")))
+        self.assertFalse(self.policy.caches(caller, asking("get", subresource="log")))
+        self.assertFalse(self.policy.caches(caller, asking("delete")))
 
     def test_views(self):
         """Owners of tokens have data of their own, separate from the node's and each other's."""
@@ -177,14 +177,14 @@ class ForgettingTests(PolicyTestCase):
 
     def kept(self, *components):
         """Return which of the clients stay, by the last call."""
-        keeps = self.forgotten.pop()
-        self.assertEqual([], self.forgotten)
-        return {each for each in components if keeps(each)}
+        caches = self.evicted.pop()
+        self.assertEqual([], self.evicted)
+        return {each for each in components if caches(each)}
 
     def test_name(self):
         """Only that name is evicted: others may be cached on request."""
         self.configure("a,b")
-        self.assertEqual([], self.forgotten)
+        self.assertEqual([], self.evicted)
         self.configure("b")
         self.assertEqual({"b", "kubelet", "asked"}, self.kept("a", "b", "kubelet", "asked"))
 
@@ -205,11 +205,11 @@ class ForgettingTests(PolicyTestCase):
         self.configure("a")
         self.informers.delete(CONFIG_MAPS, "yurt-hub-cfg", "kube-system")
         self.assertEqual({"kubelet"}, self.kept("a", "kubelet"))
-        self.assertFalse(self.keeps("a"))
+        self.assertFalse(self.caches("a"))
 
     def test_malformed(self):
         """An invalid value evicts nothing."""
         self.configure("a")
         self.configure("a b")
-        self.assertEqual([], self.forgotten)
-        self.assertTrue(self.keeps("a"))
+        self.assertEqual([], self.evicted)
+        self.assertTrue(self.caches("a"))

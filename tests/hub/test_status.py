@@ -33,7 +33,7 @@ class StatusTests(SynchronousTestCase):
         self.servers = [Server("a", 6443), Server("b", 6443)]
         self.limits = Limits(self.clock, 0, 0)
         self.cache = CacheStats(
-            size=3 << 20, most=1 << 30, clients=4, events=5, dropped=6, refused=1
+            size=3 << 20, max_size=1 << 30, clients=4, events=5, dropped=6, refused=1
         )
         self.health = Health(
             self.clock,
@@ -52,8 +52,8 @@ class StatusTests(SynchronousTestCase):
 
     def shown(self, desired: str = "") -> dict[str, str]:
         """Return the text of each section."""
-        answers = Counter({("get", "200"): 2, ("list", "404"): 1})
-        offline = SimpleNamespace(answers=answers, parked=range(7))
+        responses = Counter({("get", "200"): 2, ("list", "404"): 1})
+        offline = SimpleNamespace(responses=responses, open_watches=range(7))
         makers = hub_sections(self.health, self.limits, lambda: self.cache, offline)
         sections = [make(PageContext(NOW, desired)) for make in makers]
         self.tiles = [each.tile for each in sections]
@@ -79,7 +79,7 @@ class StatusTests(SynchronousTestCase):
     def test_requests(self) -> None:
         """Requests are counted by verb, and by who served them."""
         self.assertIn("In hand none", self.shown()["requests"])
-        self.limits.in_hand.update({"watch": 1200, "get": 1})
+        self.limits.in_flight.update({"watch": 1200, "get": 1})
         words = self.shown()["requests"]
         self.assertIn("In hand get 1, watch 1,200", words)
         self.assertIn("Answered without the cloud 3", words)

@@ -31,7 +31,7 @@ CACHE_AGENTS = "cache_agents"
 ALL = "*"
 """An item that matches all components."""
 
-_LONGEST_QUOTE = 40
+_MAX_QUOTE = 40
 
 # RFC 9110 section 5.6.2: the characters of a token, such as a User-Agent product; ``*`` is one.
 _TOKEN = frozenset(ascii_letters + digits + "!#$%&'*+-.^_`|~")
@@ -50,7 +50,7 @@ def parse_components(value: object) -> frozenset[str]:
     items = [item for each in value.split(",") if (item := each.strip())]
     for item in items:
         if not _TOKEN.issuperset(item):
-            quoted = repr(item if len(item) <= _LONGEST_QUOTE else f"{item[:_LONGEST_QUOTE]}...")
+            quoted = repr(item if len(item) <= _MAX_QUOTE else f"{item[:_MAX_QUOTE]}...")
             raise BadComponents(f"{quoted} is not the first word of a User-Agent")
     return frozenset(item.lower() for item in items)
 

@@ -15,7 +15,7 @@ from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 from yurttunnel.pki.discovery import BootstrapToken, parse_pin
 from yurttunnel.pki.names import check_cluster_node_name
 
-LONGEST_INTERFACE_NAME = 15
+MAX_INTERFACE_NAME = 15
 """Bytes (``IFNAMSIZ`` of linux/if.h, without the final NUL)."""
 
 _LINK_LOCAL = IPv4Network("169.254.0.0/16")
@@ -26,7 +26,7 @@ _OF_CALICO = IPv4Address("169.254.1.1")
 
 _BYTES = re.compile(r"([0-9]{1,15})(Ki|Mi|Gi|Ti)?")
 _FACTORS = {None: 1, "Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
-_LEAST_CACHE = 16 * 2**20
+_MIN_CACHE = 16 * 2**20
 _INTERFACE_NAME = re.compile(r"[^\s/:%]+")
 
 
@@ -72,8 +72,8 @@ def _bootstrap_mode(text: str) -> BootstrapMode:
 
 def _interface_name(text: str) -> str:
     """Parse the name of a network interface."""
-    if len(text.encode()) > LONGEST_INTERFACE_NAME:
-        raise ValueError(f"{text!r} has more than {LONGEST_INTERFACE_NAME} characters")
+    if len(text.encode()) > MAX_INTERFACE_NAME:
+        raise ValueError(f"{text!r} has more than {MAX_INTERFACE_NAME} characters")
     if not _INTERFACE_NAME.fullmatch(text) or text in (".", ".."):
         raise ValueError(f"{text!r} is not the name of an interface")
     return text
@@ -102,7 +102,7 @@ def _bytes(text: str) -> int:
     """Parse a size."""
     match = _BYTES.fullmatch(text)
     size = int(match[1]) * _FACTORS[match[2]] if match else 0
-    if size < _LEAST_CACHE:
+    if size < _MIN_CACHE:
         raise ValueError(f"{text!r} is not a size of at least 16Mi: write 512Mi, 2Gi or bytes")
     return size
 

@@ -19,8 +19,8 @@ from yurttunnel.hub.limits import TOO_MANY, Limits
 from yurttunnel.hub.offline.paging import is_of_hub
 from yurttunnel.hub.request.accept import forms_of, json_forms
 from yurttunnel.hub.request.callers import caller_of
-from yurttunnel.hub.request.failures import tell
-from yurttunnel.hub.request.pages import check_not_of_a_page
+from yurttunnel.hub.request.failures import send_failure
+from yurttunnel.hub.request.pages import reject_web_pages
 from yurttunnel.hub.request.parsing import parse_request
 from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
 from yurttunnel.hub.upstream.health import Health
@@ -42,7 +42,7 @@ _NOT_CONTINUED = RequestFailed(
     410, "the first page of the list was served from the cache: start the list again"
 )
 
-_STOPS = ApiFailure(503, "the hub is stopping: try again later", retry_after=1)
+_STOPPING = ApiFailure(503, "the hub is stopping: try again later", retry_after=1)
 
 _DEFECT = ApiFailure(500, "the hub has a defect; its log has more")
 
@@ -69,28 +69,28 @@ class Hub:
         self._kubelet_lease = kubelet_lease
         self._limits = limits
         # Requests that arrived before the first health checks were complete.
-        self._early: Deadlines[_Early] = Deadlines(clock, EARLY_SECONDS, self._look_early)
+        self._early: Deadlines[_EarlyCall] = Deadlines(clock, EARLY_SECONDS, self._serve_early)
         # The early requests that cannot be served from the cache wait for the first health checks,
         # which have a timeout: a client takes an object for deleted after a 404.
-        self._unkept: dict[_Early, None] = {}
+        self._uncached: dict[_EarlyCall, None] = {}
         self._watches: set[IExchange] = set()
-        health.on_known(self._known)
+        health.on_known(self._connectivity_known)
 
-    def take(self, exchange: IExchange, local: bool) -> None:
+    def handle(self, exchange: IExchange, local: bool) -> None:
         """Handle a request; a request that is not ``local`` needs credentials of its own."""
         try:
             # Most clients send the same head many times, so the result is stored with the head.
-            asked = exchange.head.derived(_asked_here if local else _asked_by_pod)
-            holder = None if local else getattr(exchange.transport.getPeer(), "host", "")
-            call = HubCall(exchange, *asked, holder)
+            parsed = exchange.head.derived(_parse_local if local else _parse_from_pod)
+            share_holder = None if local else getattr(exchange.transport.getPeer(), "host", "")
+            call = HubCall(exchange, *parsed, share_holder)
         except RequestFailed as error:
-            tell(exchange, error)
+            send_failure(exchange, error)
             return
-        if self._kubelet_lease.takes(call):
-            self._kubelet_lease.answer(call)
+        if self._kubelet_lease.matches(call):
+            self._kubelet_lease.respond(call)
             return
-        if not self._limits.take(call):
-            tell(exchange, TOO_MANY)
+        if not self._limits.admit(call):
+            send_failure(exchange, TOO_MANY)
             return
         if call.request.verb == "watch":
             self._watches.add(exchange)
@@ -98,9 +98,9 @@ class Hub:
         if self._health.known:
             self._decide(call)
         else:
-            early = _Early(call)
+            early = _EarlyCall(call)
             self._early.add(early)
-            exchange.on_end(lambda _: self._left(early))
+            exchange.on_end(lambda _: self._ended(early))
 
     def end_watches(self) -> None:
         """End all watches, as the API server does from time to time, because the hub is stopping.
@@ -109,7 +109,7 @@ class Hub:
         """
         for exchange in tuple(self._watches):
             if not exchange.head_sent:
-                tell(exchange, _STOPS)
+                send_failure(exchange, _STOPPING)
             elif exchange.status < 400:
                 exchange.finish()
 
@@ -117,63 +117,63 @@ class Hub:
         """Stop the timer."""
         self._early.stop()
 
-    def _known(self) -> None:
+    def _connectivity_known(self) -> None:
         """Handle the requests that arrived early."""
         # The requests that cannot be served from the cache have waited longest.
-        waiting = (*self._unkept, *self._early.items())
-        self._unkept.clear()
+        waiting = (*self._uncached, *self._early.items())
+        self._uncached.clear()
         for each in waiting:
             self._early.discard(each)
             self._decide_early(each)
 
-    def _left(self, early: _Early) -> None:
+    def _ended(self, early: _EarlyCall) -> None:
         early.ended = True
         self._early.discard(early)
-        self._unkept.pop(early, None)
+        self._uncached.pop(early, None)
 
-    def _look_early(self, early: _Early) -> None:
+    def _serve_early(self, early: _EarlyCall) -> None:
         """Serve an early request from the cache, if the requested data is cached."""
         if early.call.request.verb not in ("get", "list"):
-            self._unkept[early] = None
+            self._uncached[early] = None
             return
         # This Deferred never fails.
-        _ = self._offline.answer_if_kept(early.call).addCallback(self._looked, early)
+        _ = self._offline.respond_if_cached(early.call).addCallback(self._served_early, early)
 
-    def _looked(self, kept: bool, early: _Early) -> None:
-        if kept or early.ended:
+    def _served_early(self, is_cached: bool, early: _EarlyCall) -> None:
+        if is_cached or early.ended:
             return
         if self._health.known:
             self._decide_early(early)
         else:
-            self._unkept[early] = None
+            self._uncached[early] = None
 
-    def _decide_early(self, early: _Early) -> None:
+    def _decide_early(self, early: _EarlyCall) -> None:
         # The connection does not catch exceptions any more at this point.
         try:
             self._decide(early.call)
         except Exception:
             _log.failure("Defect: a request that came early could not be answered")
-            tell(early.call.exchange, _DEFECT)
+            send_failure(early.call.exchange, _DEFECT)
 
     def _decide(self, call: HubCall) -> None:
         change = self._filters.change_for(call.caller, call.request)
         if change is not None and not json_forms(call.forms):
-            tell(call.exchange, _NOT_JSON)
+            send_failure(call.exchange, _NOT_JSON)
             return
         if call.request.verb == "watch":
             if change is not None and requested_upgrade(call.exchange.head) is not None:
-                tell(call.exchange, _NOT_FILTERED)
+                send_failure(call.exchange, _NOT_FILTERED)
                 return
             end_when_changed(self._filters, call, change is not None)
         if not self._health.online:
-            self._offline.answer(call)
+            self._offline.respond(call)
         elif is_of_hub(call.request.options.continue_token):
-            tell(call.exchange, _NOT_CONTINUED)
+            send_failure(call.exchange, _NOT_CONTINUED)
         else:
             self._forwarder.forward(call, change)
 
 
-class _Early:
+class _EarlyCall:
     """A request that arrived early; compared by identity."""
 
     __slots__ = ("call", "ended")
@@ -184,7 +184,7 @@ class _Early:
 
 
 @implementer(IRequestHandler)
-class Entrance:
+class ListenerHandler:
     """The request handler of a listener; a ``local`` one accepts only clients of this machine."""
 
     def __init__(self, hub: Hub, local: bool) -> None:
@@ -193,23 +193,23 @@ class Entrance:
 
     def request_received(self, exchange: IExchange) -> None:
         """See ``IRequestHandler``."""
-        self._hub.take(exchange, self._local)
+        self._hub.handle(exchange, self._local)
 
 
-_Asked = tuple[ApiRequest, Caller, tuple[Form, ...]]
+_Parsed = tuple[ApiRequest, Caller, tuple[Form, ...]]
 """The parsed head: the request, its caller, and the accepted forms."""
 
 
-def _asked_here(head: RequestHead) -> _Asked:
-    check_not_of_a_page(head)
-    return _asked(head, True)
+def _parse_local(head: RequestHead) -> _Parsed:
+    reject_web_pages(head)
+    return _parse(head, True)
 
 
-def _asked_by_pod(head: RequestHead) -> _Asked:
-    return _asked(head, False)
+def _parse_from_pod(head: RequestHead) -> _Parsed:
+    return _parse(head, False)
 
 
-def _asked(head: RequestHead, local: bool) -> _Asked:
+def _parse(head: RequestHead, local: bool) -> _Parsed:
     if head.method == b"CONNECT":
         raise RequestFailed(405, "this port accepts requests to the Kubernetes API, not CONNECT")
     caller = caller_of(head, local)

@@ -43,14 +43,14 @@ class IIdentity(Interface):
 class IOffline(Interface):
     """Serves requests while the cloud is unreachable."""
 
-    def answer(call: HubCall) -> None:
+    def respond(call: HubCall) -> None:
         """Serve a request from the cache, or respond with a ``Status`` that has the reason why not.
 
         This is also used for a request that was being forwarded when its server failed, and whose
         response has not begun.
         """
 
-    def answer_if_kept(call: HubCall) -> Deferred[bool]:
+    def respond_if_cached(call: HubCall) -> Deferred[bool]:
         """Serve a get or a list if the requested data is cached; return whether it is.
 
         If it is not cached, nothing is sent: the API server may still respond, and a 404 would tell

@@ -39,38 +39,38 @@ class Limits:
         self._clock = clock
         # Keys: whether requests are long-running, and whether their clients use loopback.
         self._places = {
-            (lasting, local): SharedLimit(0) for lasting in _EITHER for local in _EITHER
+            (long_running, local): SharedLimit(0) for long_running in _EITHER for local in _EITHER
         }
-        self.use(max_requests, max_watches)
-        self.in_hand: Counter[str] = Counter()
+        self.set_limits(max_requests, max_watches)
+        self.in_flight: Counter[str] = Counter()
         """Current requests by verb."""
         self.rejected = 0
         """The number of requests rejected since the start."""
         self.durations = Durations(_BOUNDS)
         """The durations of short requests, from the request's head to the end of the response."""
 
-    def use(self, max_requests: int, max_watches: int) -> None:
+    def set_limits(self, max_requests: int, max_watches: int) -> None:
         """Change the limits for new requests."""
-        for (lasting, _), places in self._places.items():
-            places.maximum = (max_watches if lasting else max_requests) or math.inf
+        for (long_running, _), places in self._places.items():
+            places.maximum = (max_watches if long_running else max_requests) or math.inf
 
-    def take(self, call: HubCall) -> bool:
+    def admit(self, call: HubCall) -> bool:
         """Count a request until it ends; return ``False`` if the limit is reached."""
         request = call.request
-        lasting, verb = request.lasts, request.verb
-        places = self._places[lasting, call.caller.local]
-        holder = call.holder
-        if not places.has_room_for(holder):
+        long_running, verb = request.long_running, request.verb
+        places = self._places[long_running, call.caller.local]
+        share_holder = call.share_holder
+        if not places.has_room_for(share_holder):
             self.rejected += 1
             return False
-        places.add(holder, 1)
-        self.in_hand[verb] += 1
+        places.add(share_holder, 1)
+        self.in_flight[verb] += 1
         began = self._clock.seconds()
 
         def ended(_: object) -> None:
-            places.add(holder, -1)
-            self.in_hand[verb] -= 1
-            if not lasting:
+            places.add(share_holder, -1)
+            self.in_flight[verb] -= 1
+            if not long_running:
                 self.durations.observe(self._clock.seconds() - began)
 
         call.exchange.on_end(ended)
@@ -82,13 +82,13 @@ METRICS: tuple[Metric[Limits], ...] = (
         "node_yurthub_in_flight_requests_collector",
         "Requests in flight, by verb. Watches last as long as their clients want; a growing"
         " number of other requests waits for a slow API server.",
-        lambda limits: sorted(limits.in_hand.items()),
+        lambda limits: sorted(limits.in_flight.items()),
         "verb",
     ),
     gauge(
         "node_yurthub_in_flight_requests_total",
         "Requests in flight, all verbs.",
-        lambda limits: limits.in_hand.total(),
+        lambda limits: limits.in_flight.total(),
     ),
     Metric(
         # Not with counter(), which would append _total to upstream's name.

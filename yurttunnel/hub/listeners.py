@@ -37,7 +37,7 @@ INTERVAL = 15.0
 """The interval of attempts to listen on an address that does not exist yet, in seconds."""
 
 
-class LaterPort(Reconciler):
+class RetryingPort(Reconciler):
     """Listens once ``may_listen()`` is true and the address exists; logs a failure once."""
 
     _log = Logger()
@@ -49,7 +49,7 @@ class LaterPort(Reconciler):
         may_listen: Callable[[], bool],
         listen: Callable[[], IListeningPort],
     ) -> None:
-        super().__init__(reactor, INTERVAL, f"listening on {what}", self._look)
+        super().__init__(reactor, INTERVAL, f"listening on {what}", self._try_listening)
         self._may_listen = may_listen
         self._listen = listen
         self.on_tried: list[Callable[[], object]] = []
@@ -73,7 +73,7 @@ class LaterPort(Reconciler):
             await maybeDeferred(port.stopListening)
         return ended
 
-    async def _look(self) -> None:
+    async def _try_listening(self) -> None:
         if self._port is not None or not self._may_listen():
             return
         try:
@@ -117,7 +117,7 @@ class HubListeners(MultiService):
         ).setServiceParent(self)
         if settings.interface is not None:
             host = str(settings.interface.address)
-        self._later: dict[str, LaterPort] = {}
+        self._retrying: dict[str, RetryingPort] = {}
         if interface is not None:
             self._add(
                 f"{host}, port {settings.proxy_port}",
@@ -134,21 +134,21 @@ class HubListeners(MultiService):
             ),
         )
 
-        def tell() -> None:
+        def report_reachability() -> None:
             # The port stays open while a damaged interface is repaired: if pods were redirected to
             # the API and back, their containers would be restarted.
             reached(secured.listens)
 
-        secured.on_tried.append(tell)
+        secured.on_tried.append(report_reachability)
         identity.on_serving.append(self._try)
         if interface is not None:
             interface.on_ready.append(self._try)
-            interface.on_refused.append(tell)
+            interface.on_refused.append(report_reachability)
 
     def problem(self) -> str | None:
         """Return the addresses on which pods cannot connect to the hub yet."""
-        missing = [what for what, each in self._later.items() if not each.listens]
-        return f"nobody listens yet on {'; '.join(missing)}" if missing else None
+        closed = [what for what, each in self._retrying.items() if not each.listens]
+        return f"nobody listens yet on {'; '.join(closed)}" if closed else None
 
     def drain(self, end_watches: Callable[[], object]) -> Deferred[None]:
         """Close the ports, and wait a moment for responses to end, before their producers stop.
@@ -175,10 +175,10 @@ class HubListeners(MultiService):
 
     def _add(
         self, what: str, may_listen: Callable[[], bool], listen: Callable[[], IListeningPort]
-    ) -> LaterPort:
-        port = LaterPort(self._reactor, what, may_listen, listen)
+    ) -> RetryingPort:
+        port = RetryingPort(self._reactor, what, may_listen, listen)
         port.setServiceParent(self)
-        self._later[what] = port
+        self._retrying[what] = port
         return port
 
     def _secured(self, identity: HubIdentity, factory: HTTPFactory) -> IProtocolFactory:
@@ -186,5 +186,5 @@ class HubListeners(MultiService):
         return tls.server_side(self._reactor, identity.serving, factory)
 
     def _try(self) -> None:
-        for port in self._later.values():
+        for port in self._retrying.values():
             port.trigger(at_once=True)

@@ -90,7 +90,7 @@ class Options(CommandOptions[Settings]):
             health=self._health(),
             max_requests=self.value(flag_table.MAX_REQUESTS),
             max_watches=self.value(flag_table.MAX_WATCHES),
-            least_watch=self.value(flag_table.MIN_REQUEST_TIMEOUT),
+            min_watch_seconds=self.value(flag_table.MIN_REQUEST_TIMEOUT),
             token_placeholders=self.value(flag_table.OFFLINE_TOKEN_PLACEHOLDERS),
             namespace=self.value(flag_table.NAMESPACE),
             node_pool=self.value(flag_table.NODEPOOL_NAME)

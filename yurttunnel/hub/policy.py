@@ -42,14 +42,14 @@ DEFAULT_CLIENTS = frozenset(
 _SYSTEM = f"{SERVICE_ACCOUNT}kube-system:"
 """The prefix of the names of the cluster's own components in their tokens."""
 
-_READING = frozenset({"get", "list", "watch"})
-_KEPT_VERBS = _READING | {"create", "update", "patch"}
-_KEPT_SUBRESOURCES = frozenset({"", "status"})
+_READ_VERBS = frozenset({"get", "list", "watch"})
+_CACHEABLE_VERBS = _READ_VERBS | {"create", "update", "patch"}
+_CACHEABLE_SUBRESOURCES = frozenset({"", "status"})
 
-_QUESTIONS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
+_REVIEW_GROUPS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
 """API groups with only reviews."""
 
-_NEVER_KEPT = frozenset(
+_NEVER_CACHED = frozenset(
     {
         ("certificates.k8s.io", "certificatesigningrequests"),
         ("coordination.k8s.io", "leases"),
@@ -65,36 +65,38 @@ _DOCUMENTS = ("/version", "/api", "/apis", "/openapi")
 class Policy:
     """The policy that ``configuration`` defines.
 
-    ``forget(keeps)`` is called when clients are no longer cached: the cache then deletes their data
-    unless ``keeps(component)``, whoever owns their tokens.
+    ``evict(caches)`` is called when clients are no longer cached: the cache then deletes their
+    data unless ``caches(component)``, whoever owns their tokens.
     """
 
     def __init__(
         self,
         configuration: HubConfiguration,
-        forget: Callable[[Callable[[str], bool]], object],
+        evict: Callable[[Callable[[str], bool]], object],
     ) -> None:
         self._configuration = configuration
-        self._forget = forget
+        self._evict = evict
         self._listed = configuration.components(CACHE_AGENTS)
         configuration.on_changed.append(self._changed)
 
-    def keeps(self, caller: Caller, request: ApiRequest) -> bool:
+    def caches(self, caller: Caller, request: ApiRequest) -> bool:
         """Return whether the response to a request is cached, and so may be served offline."""
         if caller.component in _NEVER_A_CLIENT:
             return False
         if request.resource is None:
             return request.verb == "get" and _is_document(request.path)
         return (
-            request.verb in _KEPT_VERBS
-            and request.subresource in _KEPT_SUBRESOURCES
-            and _is_kept(request.resource, request.verb)
-            and (caller.keep or self._is_listed(caller.component))
+            request.verb in _CACHEABLE_VERBS
+            and request.subresource in _CACHEABLE_SUBRESOURCES
+            and _is_cacheable(request.resource, request.verb)
+            and (caller.wants_caching or self._is_listed(caller.component))
         )
 
     def is_configured(self, caller: Caller) -> bool:
         """Return whether a caller is not a default client and does not request caching itself."""
-        return bool(caller.component) and not (caller.keep or caller.component in DEFAULT_CLIENTS)
+        return bool(caller.component) and not (
+            caller.wants_caching or caller.component in DEFAULT_CLIENTS
+        )
 
     def client(self, caller: Caller, owner: str) -> str:
         """Return the component for the node, or the component with the owner of a token."""
@@ -117,16 +119,16 @@ class Policy:
         before, self._listed = self._listed, self._configuration.components(CACHE_AGENTS)
         gone = before - self._listed
         if ALL in gone:
-            self._forget(self._is_listed)
+            self._evict(self._is_listed)
         elif gone:
             # The other clients may be cached because they requested it.
-            self._forget(lambda component: component not in gone or self._is_listed(component))
+            self._evict(lambda component: component not in gone or self._is_listed(component))
 
 
-def _is_kept(resource: ResourceType, verb: str) -> bool:
-    if resource.group in _QUESTIONS or (resource.group, resource.name) in _NEVER_KEPT:
+def _is_cacheable(resource: ResourceType, verb: str) -> bool:
+    if resource.group in _REVIEW_GROUPS or (resource.group, resource.name) in _NEVER_CACHED:
         return False
-    return resource.name != "events" or verb in _READING
+    return resource.name != "events" or verb in _READ_VERBS
 
 
 def _is_document(path: str) -> bool:

@@ -21,14 +21,14 @@ from yurttunnel.hub.filters.chain import METRICS as FILTER_METRICS
 from yurttunnel.hub.filters.chain import Filters, chosen_makers, installed_makers
 from yurttunnel.hub.filters.interfaces import FilterSite
 from yurttunnel.hub.filters.pools import Pools
-from yurttunnel.hub.filters.reach import Reach
-from yurttunnel.hub.filters.watches import FollowedWatches
-from yurttunnel.hub.forwarding.answers import METRICS as ANSWER_METRICS
-from yurttunnel.hub.forwarding.answers import Answers
+from yurttunnel.hub.filters.redirect import Reach
+from yurttunnel.hub.filters.watches import TrackedWatches
+from yurttunnel.hub.forwarding.cached_watches import CachedWatches
 from yurttunnel.hub.forwarding.forwarding import Forwarder
-from yurttunnel.hub.forwarding.kept_watches import KeptWatches
-from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
-from yurttunnel.hub.handler import Entrance, Hub
+from yurttunnel.hub.forwarding.responses import METRICS as RESPONSE_METRICS
+from yurttunnel.hub.forwarding.responses import ResponseHandler
+from yurttunnel.hub.forwarding.token_reviews import TokenReviews
+from yurttunnel.hub.handler import Hub, ListenerHandler
 from yurttunnel.hub.identity.identity import PKI_DIRECTORY, HubIdentity
 from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
 from yurttunnel.hub.limits import Limits
@@ -119,12 +119,12 @@ def build(
     configuration = HubConfiguration(
         informers, settings.namespace, [maker.name for maker in makers]
     )
-    policy = Policy(configuration, lambda keeps: cache.forget(keeps))
+    policy = Policy(configuration, lambda caches: cache.evict(caches))
     cache = Cache(
         reactor,
         settings.cache_dir / DATABASE,
         partial(JobThread, reactor),
-        most_bytes=settings.cache_bytes,
+        max_bytes=settings.cache_bytes,
         is_guest=policy.is_guest,
     )
     pools = Pools(informers, settings.node_name, settings.node_pool, settings.pool_topology)
@@ -137,7 +137,7 @@ def build(
         pools,
         informers,
     )
-    filtered_watches = FollowedWatches(reactor)
+    filtered_watches = TrackedWatches(reactor)
     filters = Filters(makers, site, configuration, filtered_watches)
 
     upstream = Upstream(
@@ -158,20 +158,20 @@ def build(
         upstream.calls.send_event,
         OfflineSettings(
             settings.node_name,
-            settings.least_watch,
+            settings.min_watch_seconds,
             _placeholders(reactor, settings) if settings.token_placeholders else None,
         ),
     )
-    answers = Answers(reactor, cache, policy)
-    kept_watches = FollowedWatches(reactor)
+    responses = ResponseHandler(reactor, cache, policy)
+    cached_watches = TrackedWatches(reactor)
     forwarder = Forwarder(
         reactor,
         upstream.connections,
         upstream.balancer,
         health,
-        answers,
-        KeptWatches(policy, configuration, kept_watches),
-        SeenTokens(reactor, cache, upstream.calls.user_of),
+        responses,
+        CachedWatches(policy, configuration, cached_watches),
+        TokenReviews(reactor, cache, upstream.calls.user_of),
         offline,
     )
     limits = Limits(reactor, settings.max_requests, settings.max_watches)
@@ -189,11 +189,11 @@ def build(
     ports = HubListeners(
         reactor,
         listeners,
-        Entrance(hub, True),
-        Entrance(hub, False),
+        ListenerHandler(hub, True),
+        ListenerHandler(hub, False),
         identity,
         interface,
-        reach.tell,
+        reach.update,
     )
     readiness.add("certificate", identity.problem)
     readiness.add("certificate renewal", identity.warning, required=False)
@@ -206,7 +206,7 @@ def build(
     metrics = hub_registry(identity.certificates, lag.worst)
     metrics.add(UPSTREAM_METRICS, lambda: upstream)
     metrics.add(LIMIT_METRICS, lambda: limits)
-    metrics.add(ANSWER_METRICS, lambda: answers)
+    metrics.add(RESPONSE_METRICS, lambda: responses)
     metrics.add(CACHE_METRICS, lambda: cache.stats)
     metrics.add(OFFLINE_METRICS, lambda: offline)
     metrics.add(FILTER_METRICS, lambda: filters)
@@ -220,9 +220,9 @@ def build(
     if following is not None:
 
         def use(now: Settings) -> None:
-            limits.use(now.max_requests, now.max_watches)
-            offline.watches.shortest = now.least_watch
-            cache.bound(now.cache_bytes)
+            limits.set_limits(now.max_requests, now.max_watches)
+            offline.watches.min_seconds = now.min_watch_seconds
+            cache.set_limit(now.cache_bytes)
 
         following.follow(LIVE_FLAGS, use)
         following.tell(readiness)
@@ -234,7 +234,7 @@ def build(
         following,
         CloseOnStop(hub.close),
         CloseOnStop(forwarder.close),
-        CloseOnStop(answers.close),
+        CloseOnStop(responses.close),
         cache,
         lag,
         ports,
@@ -243,7 +243,7 @@ def build(
         identity,
         upstream,
         filtered_watches,
-        kept_watches,
+        cached_watches,
         offline,
         # Responses get time to end before the services that produce them stop.
         CloseOnStop(partial(ports.drain, hub.end_watches)),

@@ -87,10 +87,10 @@ class Settings:
 
     ``servers`` are the URLs of the API servers. ``root_dir`` is for keys and certificates,
     ``cache_dir`` for the cache, of at most ``cache_bytes``. ``max_requests`` and ``max_watches``
-    limit concurrent requests and watches; 0 is no limit. ``least_watch`` is the minimum duration,
-    in seconds, of an offline watch without a timeout. ``namespace`` is that of ``yurt-hub-cfg``.
-    ``node_pool`` is empty if the pool is read from the API. ``disabled_filters`` may be ``*`` for
-    all.
+    limit concurrent requests and watches; 0 is no limit. ``min_watch_seconds`` is the minimum
+    duration, in seconds, of an offline watch without a timeout. ``namespace`` is that of
+    ``yurt-hub-cfg``. ``node_pool`` is empty if the pool is read from the API. ``disabled_filters``
+    may be ``*`` for all.
     """
 
     node_name: str
@@ -104,7 +104,7 @@ class Settings:
     health: HealthSettings
     max_requests: int
     max_watches: int
-    least_watch: float
+    min_watch_seconds: float
     token_placeholders: bool
     namespace: str
     node_pool: str

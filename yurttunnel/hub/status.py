@@ -51,21 +51,21 @@ def _servers(health: Health, moment: PageContext) -> Section:
 
 
 def _requests(limits: Limits, offline: Offline, moment: PageContext) -> Section:
-    verbs = [f"{verb} {number:,}" for verb, number in sorted(limits.in_hand.items()) if number]
+    verbs = [f"{verb} {number:,}" for verb, number in sorted(limits.in_flight.items()) if number]
     rows = [
         ("In hand", ", ".join(verbs) or "none"),
         ("Turned away, since there were too many", f"{limits.rejected:,}"),
-        ("Answered without the cloud", f"{sum(offline.answers.values()):,}"),
-        ("Watches that wait for the cloud", f"{len(offline.parked):,}"),
+        ("Answered without the cloud", f"{sum(offline.responses.values()):,}"),
+        ("Watches that wait for the cloud", f"{len(offline.open_watches):,}"),
     ]
-    in_hand = f"{limits.in_hand.total():,}"
-    return Section("requests", _table("Requests", rows), "streams", ("requests in hand", in_hand))
+    in_flight = f"{limits.in_flight.total():,}"
+    return Section("requests", _table("Requests", rows), "streams", ("requests in hand", in_flight))
 
 
 def _cache(stats: CacheStats) -> Section:
     rows = [
-        ("On disk", f"{formatting.size(stats.size)} of {formatting.size(stats.most)}"),
-        ("Waits for the disk", formatting.size(stats.waiting)),
+        ("On disk", f"{formatting.size(stats.size)} of {formatting.size(stats.max_size)}"),
+        ("Waits for the disk", formatting.size(stats.queued)),
         ("Clients", f"{stats.clients:,}"),
         ("Events to be sent when the cloud is back", f"{stats.events:,}"),
         (

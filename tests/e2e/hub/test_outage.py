@@ -8,7 +8,7 @@ from tests.e2e.hub.canned import AcceptedBodies
 from tests.e2e.hub.clients import PROTOBUF, PROTOBUF_FIRST
 from tests.e2e.hub.cloud import KINDS, NODE, Cloud
 from tests.e2e.hub.support import HubTestCase
-from tests.hub.media.encoding import MAGIC, field, message
+from tests.hub.media.protobuf_encoding import MAGIC, field, message
 
 EVENTS = "/api/v1/namespaces/default/events"
 MANY = 30

@@ -11,9 +11,9 @@ from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import ALL_PODS
 from tests.e2e.hub.programs import FAST_HEARTBEAT
 from tests.e2e.hub.support import HubTestCase
-from tests.hub.media.encoding import body, frame, message, varint
 from tests.hub.media.goldens import PODS as SOME_PODS
 from tests.hub.media.goldens import golden
+from tests.hub.media.protobuf_encoding import body, frame, message, varint
 
 WATCH = f"{PROTOBUF};stream=watch"
 PODS = [

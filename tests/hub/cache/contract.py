@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from yurttunnel.hub.cache.interfaces import Collection, KeptDocument, Scope, Stored
+from yurttunnel.hub.cache.interfaces import CachedDocument, Collection, Scope, Stored
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 
 PODS = Collection("kubelet", "pods.v1.core", "json")
@@ -51,7 +51,7 @@ class CacheContract:
     async def read(self, scope=None):
         """Read a list."""
         listed = await self.cache.list(scope or Scope(PODS))
-        known = await self.cache.known_to(scope or Scope(PODS))
+        known = await self.cache.known_version(scope or Scope(PODS))
         if listed is None:
             self.assertIsNone(known)
             return None
@@ -127,9 +127,9 @@ class CacheContract:
             self.cache.upsert(collection, POD, pod("a", 4))
             self.cache.upsert(collection, POD, pod("b", 4))
             self.cache.upsert(collection, POD, pod("c", 5))
-        self.cache.forget_object(PODS.client, PODS.resource, "n", "a")
-        self.cache.forget_object(PODS.client, PODS.resource, "n", "b", "5")
-        self.cache.forget_object(PODS.client, PODS.resource, "n", "c", "5")
+        self.cache.remove_object(PODS.client, PODS.resource, "n", "a")
+        self.cache.remove_object(PODS.client, PODS.resource, "n", "b", "5")
+        self.cache.remove_object(PODS.client, PODS.resource, "n", "c", "5")
         for collection in forms:
             self.assertEqual(["c"], (await self.read(Scope(collection))).names)
         for collection in others:
@@ -156,37 +156,37 @@ class CacheContract:
         self.take_list(5, pod("a"))
         self.cache.upsert(PODS, POD, pod("b", 8))
         self.assertEqual(Read(["a", "b"], "5", True), await self.read())
-        self.cache.see(Scope(PODS), "5", "8")
+        self.cache.advance(Scope(PODS), "5", "8")
         self.assertEqual(Read(["a", "b"], "8", True), await self.read())
 
     async def test_bookmarks(self):
         """The version of a list is the version up to which a watch has reported everything."""
-        self.cache.see(Scope(PODS), "1", "3")
+        self.cache.advance(Scope(PODS), "1", "3")
         self.assertIsNone(await self.read())
         self.take_list(5, pod("a"))
-        self.cache.see(Scope(PODS), "5", "9")
-        self.cache.see(Scope(PODS), "5", "7")
+        self.cache.advance(Scope(PODS), "5", "9")
+        self.cache.advance(Scope(PODS), "5", "7")
         self.assertEqual(Read(["a"], "9", True), await self.read())
 
     async def test_watches_that_began_later(self):
         """A watch increases the version of a list only if that is known up to the watch's start."""
         self.take_list(10, pod("a"), pod("gone"))
-        self.cache.see(Scope(PODS), "20", "30")
+        self.cache.advance(Scope(PODS), "20", "30")
         self.assertEqual(Read(["a", "gone"], "10", True), await self.read())
         # Two watches at once, each of which continues the other.
-        self.cache.see(Scope(PODS), "10", "15")
-        self.cache.see(Scope(PODS), "15", "18")
-        self.cache.see(Scope(PODS), "19", "30")
-        self.cache.see(Scope(PODS), "10", "16")
+        self.cache.advance(Scope(PODS), "10", "15")
+        self.cache.advance(Scope(PODS), "15", "18")
+        self.cache.advance(Scope(PODS), "19", "30")
+        self.cache.advance(Scope(PODS), "10", "16")
         self.assertEqual("18", (await self.read()).version)
         self.take_list(20, pod("a"))
-        self.cache.see(Scope(PODS), "20", "30")
+        self.cache.advance(Scope(PODS), "20", "30")
         self.assertEqual(Read(["a"], "30", True), await self.read())
 
     async def test_versions_never_go_back(self):
         """The version of a list never decreases."""
         self.take_list(5, pod("a"))
-        self.cache.see(Scope(PODS), "5", "9")
+        self.cache.advance(Scope(PODS), "5", "9")
         self.take_list(7, pod("a"))
         self.assertEqual(Read(["a"], "9", True), await self.read())
 
@@ -195,15 +195,15 @@ class CacheContract:
         everything, own, other = Scope(PODS), Scope(PODS, "n"), Scope(PODS, "m")
         self.take_list(100, pod("a"), scope=own)
         self.take_list(100, scope=other)
-        self.cache.see(other, "100", "5000")
-        self.cache.see(everything, "100", "6000")
+        self.cache.advance(other, "100", "5000")
+        self.cache.advance(everything, "100", "6000")
         self.cache.upsert(PODS, POD, pod("b", 7000, namespace="m"))
         self.take_list(8000, scope=Scope(PODS, "n", "app=web"))
         self.assertEqual(Read(["a"], "100", True), await self.read(own))
         self.assertEqual(Read(["b"], "5000", True), await self.read(other))
         self.take_list(9000, pod("a"), pod("b", 7000, namespace="m"))
         self.assertEqual(Read(["a"], "9000", True), await self.read(own))
-        self.cache.see(own, "100", "9001")
+        self.cache.advance(own, "100", "9001")
         self.assertEqual("9001", (await self.read(own)).version)
         self.assertEqual("9000", (await self.read(other)).version)
 
@@ -332,14 +332,14 @@ class CacheContract:
         for scope in scopes:
             self.take_list(100, *([] if scope in (back, other) else [one]), scope=scope)
         self.cache.remove(web, one._replace(version="150"))
-        self.cache.see(web, "100", "150")
+        self.cache.advance(web, "100", "150")
         # Scopes within the selection, and scopes that never had the object, stay complete.
         self.assertEqual([False] * 4 + [True] * 4, await self.whole(*scopes))
         self.assertEqual(Read([], "150", True), await self.read(web))
-        self.cache.see(front, "100", "149")
+        self.cache.advance(front, "100", "149")
         self.assertFalse((await self.read(front)).complete)
         self.cache.upsert(PODS, POD, pod("a", 150, tier="front"))
-        self.cache.see(front, "100", "150")
+        self.cache.advance(front, "100", "150")
         self.assertEqual(Read(["a"], "150", True), await self.read(front))
         self.take_list(140, scope=everything)
         self.assertEqual([False, False], await self.whole(everything, own))
@@ -353,7 +353,7 @@ class CacheContract:
         self.take_list(100, scope=other)
         self.take_list(150, scope=web)
         self.assertEqual([False, True, True], await self.whole(Scope(PODS), web, other))
-        self.cache.see(Scope(PODS), "100", "150")
+        self.cache.advance(Scope(PODS), "100", "150")
         self.assertEqual([True, True, True], await self.whole(Scope(PODS), web, other))
 
     async def test_a_list_of_a_server_that_lags(self):
@@ -396,7 +396,7 @@ class CacheContract:
         self.take_list(300, pod("a", 90, app="web"), pod("b", 90))
         self.assertEqual([True, False, True], await self.whole(web, Scope(PODS), other))
         self.assertEqual(["b"], (await self.read()).names)
-        self.cache.see(Scope(PODS), "300", "400")
+        self.cache.advance(Scope(PODS), "300", "400")
         self.assertEqual(Read(["b"], "400", True), await self.read())
 
     async def test_what_leaves_between_pages(self):
@@ -430,18 +430,18 @@ class CacheContract:
         """Clients that are no longer cached are evicted, whatever owner their tokens have."""
         for client in ("a", "a owner", "b", "b owner"):
             self.take_list(5, pod(), scope=Scope(PODS._replace(client=client)))
-        self.cache.use(PODS._replace(client="a"))
-        self.cache.forget(lambda component: component == "b")
+        self.cache.record_use(PODS._replace(client="a"))
+        self.cache.evict(lambda component: component == "b")
         for client, there in (("a", False), ("a owner", False), ("b", True), ("b owner", True)):
             read = await self.read(Scope(PODS._replace(client=client)))
             self.assertEqual(there, read is not None, client)
 
     async def test_documents_of_all(self):
         """Shared documents stay, whichever clients are evicted."""
-        document = KeptDocument("application/json", b"{}")
-        self.cache.keep_document("", "/version", "json", document)
+        document = CachedDocument("application/json", b"{}")
+        self.cache.store_document("", "/version", "json", document)
         self.take_list(5, pod())
-        self.cache.forget(lambda component: False)
+        self.cache.evict(lambda component: False)
         self.assertIsNone(await self.read())
         self.assertEqual(document, await self.cache.document("", "/version", "json"))
 
@@ -450,9 +450,11 @@ class CacheContract:
     async def test_documents(self):
         """A document is stored by client, path and form; a later one replaces it."""
         for body in (b"old", b"new"):
-            self.cache.keep_document("", "/version", "json", KeptDocument("application/json", body))
+            self.cache.store_document(
+                "", "/version", "json", CachedDocument("application/json", body)
+            )
         found = await self.cache.document("", "/version", "json")
-        self.assertEqual(KeptDocument("application/json", b"new"), found)
+        self.assertEqual(CachedDocument("application/json", b"new"), found)
         for key in (("a", "/version", "json"), ("", "/api", "json"), ("", "/version", "x")):
             self.assertIsNone(await self.cache.document(*key))
 
@@ -460,24 +462,24 @@ class CacheContract:
         """Events are stored in order until they are dropped."""
         for n in range(3):
             whose = ("token", "owner") if n else ("",)
-            self.cache.keep_event(f"/{n}", "application/json", b"%d" % n, *whose)
-        first, second = await self.cache.kept_events(2)
+            self.cache.store_event(f"/{n}", "application/json", b"%d" % n, *whose)
+        first, second = await self.cache.stored_events(2)
         self.assertEqual(("/0", "application/json", b"0", "", ""), first[1:])
         self.assertEqual(("/1", "application/json", b"1", "token", "owner"), second[1:])
-        self.cache.drop_event(first.id)
-        self.assertEqual(["/1", "/2"], [event.path for event in await self.cache.kept_events(9)])
+        self.cache.delete_event(first.id)
+        self.assertEqual(["/1", "/2"], [event.path for event in await self.cache.stored_events(9)])
 
     async def test_tokens(self):
         """A token has an owner after it was accepted, until it expires or is rejected."""
         self.assertIsNone(await self.cache.token_owner(b"digest"))
-        self.cache.accept_token(b"digest", "somebody", math.inf)
+        self.cache.store_token(b"digest", "somebody", math.inf)
         self.assertEqual("somebody", await self.cache.token_owner(b"digest"))
-        self.cache.refuse_token(b"digest")
+        self.cache.delete_token(b"digest")
         self.assertIsNone(await self.cache.token_owner(b"digest"))
 
     async def test_expired_tokens(self):
         """A token that has expired has no owner."""
-        self.cache.accept_token(b"old", "somebody", 999.0)
-        self.cache.accept_token(b"new", "somebody", 1001.0)
+        self.cache.store_token(b"old", "somebody", 999.0)
+        self.cache.store_token(b"new", "somebody", 1001.0)
         self.assertIsNone(await self.cache.token_owner(b"old"))
         self.assertEqual("somebody", await self.cache.token_owner(b"new"))

@@ -9,14 +9,14 @@ from twisted.internet.defer import succeed
 from zope.interface import implementer
 
 from yurttunnel.hub.cache.interfaces import (
+    CachedDocument,
     Collection,
     ICache,
-    IListed,
-    IListing,
-    KeptDocument,
-    KeptEvent,
+    ICachedList,
+    IIncomingList,
     Scope,
     Stored,
+    StoredEvent,
 )
 from yurttunnel.hub.cache.selectors import changing_part, has_one_name, selector
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
@@ -70,16 +70,16 @@ class Objects:
             apart = scope.namespace and other.namespace not in ("", scope.namespace)
             is_known = known >= whole_from and is_within(scope, changing_part(other))
             if not apart and not is_known:
-                self.lack(scope, max(known, whole_from))
+                self.mark_incomplete(scope, max(known, whole_from))
 
     def leave(self, scope, item):
         """Remove an object from a scope, and mark other scopes that had it as incomplete."""
         part = changing_part(scope)
         for other in self.listed:
             if selector(other)(item) and not is_within(other, part):
-                self.lack(other, int(item.version))
+                self.mark_incomplete(other, int(item.version))
 
-    def lack(self, scope, version):
+    def mark_incomplete(self, scope, version):
         """Mark a scope as incomplete until it is known up to a version."""
         self.whole_from[scope] = max(self.whole_from.get(scope, 0), version)
 
@@ -98,16 +98,16 @@ class MemoryCache:
         self._clock = clock
         self._collections: dict[Collection, Objects] = {}
         self._pages: dict[tuple[Scope, str], set[tuple[str, str]]] = {}
-        self._documents: dict[tuple[str, str, str], KeptDocument] = {}
-        self._events: dict[int, KeptEvent] = {}
+        self._documents: dict[tuple[str, str, str], CachedDocument] = {}
+        self._events: dict[int, StoredEvent] = {}
         self._event_id = 0
         self._tokens: dict[bytes, tuple[str, float]] = {}
 
     def upsert(self, collection, meta, item):
         """See ``ICache``."""
-        self.enter(collection, meta).put(item)
+        self.upsert_collection(collection, meta).put(item)
 
-    def enter(self, collection, meta):
+    def upsert_collection(self, collection, meta):
         """Return the state of a collection."""
         found = self._collections.setdefault(collection, Objects(meta))
         found.type = meta
@@ -127,13 +127,13 @@ class MemoryCache:
         if objects and version:
             objects.version = max(objects.version, int(version))
 
-    def forget_object(self, client, resource, namespace, name, version=""):
+    def remove_object(self, client, resource, namespace, name, version=""):
         """See ``ICache``."""
         for collection in self._collections:
             if collection[:2] == (client, resource):
                 self._remove(collection, namespace, name, version)
 
-    def see(self, scope, since, version):
+    def advance(self, scope, since, version):
         """See ``ICache``."""
         objects = self._collections.get(scope.collection)
         if objects:
@@ -141,12 +141,12 @@ class MemoryCache:
             if objects.listed.get(scope, -1) >= int(since):
                 objects.listed[scope] = max(objects.listed[scope], int(version))
 
-    def use(self, collection):
+    def record_use(self, collection):
         """See ``ICache``; nothing is evicted for its age here."""
 
-    def forget(self, keeps):
+    def evict(self, caches):
         """See ``ICache``."""
-        for key in [key for key in self._collections if not keeps(key[0].partition(" ")[0])]:
+        for key in [key for key in self._collections if not caches(key[0].partition(" ")[0])]:
             del self._collections[key]
 
     def begin_list(self, scope, continue_token):
@@ -156,7 +156,7 @@ class MemoryCache:
 
     def complete(self, scope, items, before, meta):
         """Add a page; ``before`` has the keys of the earlier pages, if they are known."""
-        objects = self.enter(scope.collection, meta.type)
+        objects = self.upsert_collection(scope.collection, meta.type)
         objects.version = max(objects.version, int(meta.version))
         newer = objects.newer(int(meta.version))
         for item in items:
@@ -197,15 +197,15 @@ class MemoryCache:
             version = min(int(item.version) for item in items)
         meta = ListMeta(objects.type, str(version), columns=objects.columns)
         self.listed += 1
-        return succeed(Listed(self, meta, bool(known), items))
+        return succeed(CachedList(self, meta, bool(known), items))
 
-    def known_to(self, scope):
+    def known_version(self, scope):
         """See ``ICache``."""
         objects = self._collections.get(scope.collection)
         known = objects.known(scope) if objects else []
         return succeed(str(max(known)) if known else None)
 
-    def keep_document(self, client, path, form, document):
+    def store_document(self, client, path, form, document):
         """See ``ICache``."""
         self._documents[client, path, form] = document
 
@@ -213,25 +213,25 @@ class MemoryCache:
         """See ``ICache``."""
         return succeed(self._documents.get((client, path, form)))
 
-    def keep_event(self, path, content_type, body, token, owner=""):
+    def store_event(self, path, content_type, body, token, owner=""):
         """See ``ICache``."""
         self._event_id += 1
-        event = KeptEvent(self._event_id, path, content_type, body, token, owner)
+        event = StoredEvent(self._event_id, path, content_type, body, token, owner)
         self._events[self._event_id] = event
 
     def event_problem(self, token):
         """See ``ICache``; there is no room for accounts while the cache ``is_crowded``."""
         return "there is no room" if token and self.is_crowded else self.trouble
 
-    def kept_events(self, most):
+    def stored_events(self, most):
         """See ``ICache``."""
         return succeed(list(self._events.values())[:most])
 
-    def drop_event(self, id):
+    def delete_event(self, id):
         """See ``ICache``."""
         self._events.pop(id, None)
 
-    def accept_token(self, digest, owner, until):
+    def store_token(self, digest, owner, until):
         """See ``ICache``."""
         self._tokens[digest] = owner, until
 
@@ -240,7 +240,7 @@ class MemoryCache:
         owner, until = self._tokens.get(digest, (None, -math.inf))
         return succeed(owner if time_of_day(self._clock) < until else None)
 
-    def refuse_token(self, digest):
+    def delete_token(self, digest):
         """See ``ICache``."""
         self._tokens.pop(digest, None)
 
@@ -249,7 +249,7 @@ class MemoryCache:
         return self.trouble
 
 
-@implementer(IListing)
+@implementer(IIncomingList)
 class Listing:
     """A page that is being received."""
 
@@ -260,24 +260,24 @@ class Listing:
         self._items = []
 
     def add(self, items):
-        """See ``IListing``."""
+        """See ``IIncomingList``."""
         self._items += items
 
     def lag(self, size, ended):
-        """See ``IListing``; there is always room, and reads do not wait."""
+        """See ``IIncomingList``; there is always room, and reads do not wait."""
         return True
 
     def complete(self, meta):
-        """See ``IListing``."""
+        """See ``IIncomingList``."""
         self._cache.complete(self._scope, self._items, self._before, meta)
 
     def abandon(self):
-        """See ``IListing``."""
+        """See ``IIncomingList``."""
         self._items = []
 
 
-@implementer(IListed)
-class Listed:
+@implementer(ICachedList)
+class CachedList:
     """A list that is being read."""
 
     def __init__(self, cache, meta, complete, items):
@@ -288,7 +288,7 @@ class Listed:
         self._items = items
 
     def read(self):
-        """See ``IListed``."""
+        """See ``ICachedList``."""
         piece, size = [], 0
         while self._items and size < PIECE:
             piece.append(self._items.pop(0))
@@ -296,7 +296,7 @@ class Listed:
         return succeed(piece)
 
     def close(self):
-        """See ``IListed``."""
+        """See ``ICachedList``."""
         self._cache.listed -= 1
 
 

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 from tests.hub.cache.caches import POD, PODS, item, make_cache, tell_list
-from tests.hub.cache.test_trouble import BODY, TroubleTestCase
+from tests.hub.cache.test_errors import BODY, TroubleTestCase
 
 
 class FullDiskTests(TroubleTestCase):
@@ -29,7 +29,7 @@ class FullDiskTests(TroubleTestCase):
         """Remount it read-only or writable."""
         subprocess.run(["mount", "-o", f"remount,{how}", self.directory], check=True)
 
-    def fill(self) -> Path:
+    def fulfil(self) -> Path:
         """Fill the file system."""
         path = self.directory / "filler"
         with path.open("wb", buffering=0) as file:
@@ -42,7 +42,7 @@ class FullDiskTests(TroubleTestCase):
 
     def test_full(self) -> None:
         """A full disk is reported, reads continue, and once there is room everything is written."""
-        filler = self.fill()
+        filler = self.fulfil()
         items = [item(f"pod-{number}", 9, body=BODY) for number in range(20)]
         tell_list(self.cache, items, 10)
         self.clock.advance(1)
@@ -60,7 +60,7 @@ class FullDiskTests(TroubleTestCase):
 
     def test_full_for_a_large_list(self) -> None:
         """Nothing is dropped while there is no room for anything."""
-        filler = self.fill()
+        filler = self.fulfil()
         items = [item(f"pod-{number}", 9, body=BODY) for number in range(600)]
         tell_list(self.cache, items, 10)
         self.pass_time(300)
@@ -76,7 +76,7 @@ class FullDiskTests(TroubleTestCase):
         self.stop()
         for path in self.directory.iterdir():
             path.unlink()
-        filler = self.fill()
+        filler = self.fulfil()
         self.cache = make_cache(self.directory, self.clock)
         self.cache.startService()
         self.cache.upsert(PODS, POD, item("a", 9))
@@ -89,7 +89,7 @@ class FullDiskTests(TroubleTestCase):
     def test_full_at_the_next_start(self) -> None:
         """Cached data can be read even if the disk is full when the process starts."""
         self.stop()
-        filler = self.fill()
+        filler = self.fulfil()
         self.cache = make_cache(self.directory, self.clock)
         self.cache.startService()
         self.assertIn("the disk is full: make room on it", self.cache.problem())

@@ -14,13 +14,13 @@ from tests.hub.cache.caches import (
     read_all,
     tell_list,
 )
-from tests.hub.cache.test_trouble import BODY, TroubleTestCase
+from tests.hub.cache.test_errors import BODY, TroubleTestCase
 from yurttunnel.hub.cache import clients, objects, queue, schema, store
-from yurttunnel.hub.cache.clients import HOUR, MOST_HOURS
-from yurttunnel.hub.cache.interfaces import KeptDocument, Scope
-from yurttunnel.hub.cache.lists import MOST_LISTS
-from yurttunnel.hub.cache.store import MOST_LISTED
-from yurttunnel.hub.cache.writing import COLLECTED
+from yurttunnel.hub.cache.clients import HOUR, MAX_IDLE_HOURS
+from yurttunnel.hub.cache.interfaces import CachedDocument, Scope
+from yurttunnel.hub.cache.lists import MAX_LISTS
+from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
+from yurttunnel.hub.cache.writer import BATCH_SECONDS
 
 PROXY = "kube-proxy"
 """One of the node's own components."""
@@ -39,7 +39,7 @@ def some(number: int):
 class GuestTestCase(TroubleTestCase):
     """A cache of 1 MB."""
 
-    options: dict[str, int] = {"most_bytes": 1_000_000}
+    options: dict[str, int] = {"max_bytes": 1_000_000}
 
     def setUp(self) -> None:
         """Create it, and store the kubelet's objects."""
@@ -52,7 +52,7 @@ class GuestTestCase(TroubleTestCase):
         """Store a list of that many pods for a client, and advance the clock by an hour."""
         tell_list(self.cache, some(number), 5, pods_of(client))
         self.clock.advance(HOUR)
-        self.clock.advance(COLLECTED)
+        self.clock.advance(BATCH_SECONDS)
 
     def number(self, client: str) -> int:
         """Return the number of a client's cached pods."""
@@ -122,21 +122,21 @@ class RoomTests(GuestTestCase):
         """Selectors take room, too: lists with long selectors are limited as well."""
         # The first has as many bytes with fewer characters.
         for owner, filling in (("a", "\U0001f600" * 5_000), ("b", "x" * 20_000)):
-            before = self.cache.stats.forgotten
+            before = self.cache.stats.evicted
             for number in range(20):
                 fields = f"metadata.name={number}{filling}"
                 scope = pods_of(f"app {owner}")._replace(field_selector=fields)
                 tell_list(self.cache, [], 5, scope)
-                self.clock.advance(COLLECTED)
+                self.clock.advance(BATCH_SECONDS)
             self.assertEqual(0, self.number(f"app {owner}"))
-            self.assertGreater(self.cache.stats.forgotten, before)
+            self.assertGreater(self.cache.stats.evicted, before)
 
     def test_selectors_that_go(self) -> None:
         """Deleted selectors release their room."""
         connection = sqlite3.connect(":memory:")
         self.addCleanup(connection.close)
         connection.executescript(schema.TABLES)
-        row = objects.enter(connection, pods_of("app a").collection, POD, 5)
+        row = objects.upsert_collection(connection, pods_of("app a").collection, POD, 5)
         for labels, fields in (("a=1", ""), ("", "metadata.name=\U0001f600"), ("ä", "ö")):
             scope = pods_of("app a")._replace(label_selector=labels, field_selector=fields)
             objects.mark_listed(connection, row, scope, b"", 5, 0)
@@ -145,14 +145,14 @@ class RoomTests(GuestTestCase):
 
     def test_many_collections(self) -> None:
         """The number of guests' collections is limited; the owner with most is evicted first."""
-        self.patch(clients, "MOST_COLLECTIONS", 6)
+        self.patch(clients, "MAX_COLLECTIONS", 6)
         self.keep("dns b", 1)
         for number in range(4):
             self.keep(f"name-{number} a", 1)
         for number in range(3):
             view = pods_of("web c").collection._replace(view=f"a={number}")
             tell_list(self.cache, some(1), 5, Scope(view))
-            self.clock.advance(COLLECTED)
+            self.clock.advance(BATCH_SECONDS)
         self.assertEqual([2, 1], [self.number(each) for each in ("kubelet", "dns b")])
         self.assertEqual([0, 0, 1, 1], [self.number(f"name-{number} a") for number in range(4)])
         self.assertEqual(5, self.cache.stats.clients)
@@ -160,8 +160,8 @@ class RoomTests(GuestTestCase):
     def test_nobody_has_to_go(self) -> None:
         """A guest's write does not sort the guests as long as all may stay."""
         compared = []
-        self.patch(clients._Taker, "rank", lambda taker: compared.append(taker.client) or (0, 0))
-        self.patch(clients, "MOST_COLLECTIONS", 2)
+        self.patch(clients._Usage, "rank", lambda usage: compared.append(usage.client) or (0, 0))
+        self.patch(clients, "MAX_COLLECTIONS", 2)
         self.keep("dns b", 1)
         self.keep("web a", 1)
         self.assertEqual([], compared)
@@ -170,11 +170,11 @@ class RoomTests(GuestTestCase):
 
     def test_what_is_said(self) -> None:
         """The log does not grow with each guest that is evicted."""
-        self.patch(clients, "MOST_COLLECTIONS", 1)
+        self.patch(clients, "MAX_COLLECTIONS", 1)
         for number in range(20):
             tell_list(self.cache, [], 5, pods_of(f"name-{number} a"))
-            self.clock.advance(COLLECTED)
-        self.assertEqual(19, self.cache.stats.forgotten)
+            self.clock.advance(BATCH_SECONDS)
+        self.assertEqual(19, self.cache.stats.evicted)
         self.assertEqual(1, self.said("is not kept any longer"))
 
 
@@ -183,16 +183,16 @@ class EventTests(GuestTestCase):
 
     def kept(self) -> int:
         """Return the number of stored events."""
-        return len(self.result(self.cache.kept_events(100)))
+        return len(self.result(self.cache.stored_events(100)))
 
     def create(self, token: str, number: int) -> int:
         """Create events in batches until none is accepted; return the number accepted."""
         taken = 0
         while self.cache.event_problem(token) is None:
             for _ in range(number):
-                self.cache.keep_event("/events", "application/json", BODY, token, token)
+                self.cache.store_event("/events", "application/json", BODY, token, token)
             taken += number
-            self.clock.advance(COLLECTED)
+            self.clock.advance(BATCH_SECONDS)
         return taken
 
     def test_no_room(self) -> None:
@@ -208,24 +208,24 @@ class EventTests(GuestTestCase):
         self.assertLess(self.kept(), taken)
         self.assertEqual([60, 56], [self.number(each) for each in (PROXY, "kubelet")])
         self.assertEqual(0, self.cache.stats.dropped)
-        self.cache.forget(lambda component: component == "kubelet")
+        self.cache.evict(lambda component: component == "kubelet")
         self.pass_time(61)
         self.assertEqual(taken, self.kept())
         self.assertIsNone(self.cache.event_problem("token"))
-        self.assertEqual(0, self.cache.stats.waiting)
+        self.assertEqual(0, self.cache.stats.queued)
 
     def test_no_room_for_kubelets(self) -> None:
         """Events of the node are not accepted, either, if no client can be evicted."""
         self.keep("kubelet", 1)
         for number in range(200):
             self.cache.upsert(PODS, POD, item(f"more-{number}", 6, body=BODY))
-            self.clock.advance(COLLECTED)
+            self.clock.advance(BATCH_SECONDS)
         self.pass_time(61)
         self.assertEqual(0, self.create("", 1))
         tell_list(self.cache, some(1), 7, pods_of("kubelet"))
         self.pass_time(100)
         self.assertIsNone(self.cache.event_problem(""))
-        self.cache.keep_event("/events", "application/json", BODY, "", "")
+        self.cache.store_event("/events", "application/json", BODY, "", "")
         self.assertEqual(1, self.kept())
 
     def test_the_end(self) -> None:
@@ -242,9 +242,9 @@ class DocumentTests(GuestTestCase):
     def keep_documents(self, number: int, size: int = 30_000) -> None:
         """Store that many documents."""
         for each in range(number):
-            document = KeptDocument("application/json", bytes(size))
-            self.cache.keep_document("", f"/openapi/v3/{each}/{size}", "json", document)
-            self.clock.advance(COLLECTED)
+            document = CachedDocument("application/json", bytes(size))
+            self.cache.store_document("", f"/openapi/v3/{each}/{size}", "json", document)
+            self.clock.advance(BATCH_SECONDS)
 
     def documents(self, size: int = 30_000) -> list[int]:
         """Return the numbers of the stored documents."""
@@ -256,7 +256,7 @@ class DocumentTests(GuestTestCase):
 
     def assert_gone(self, number: int) -> None:
         """Assert that the eviction of this many documents is logged and counted."""
-        self.assertEqual(number, self.cache.stats.forgotten_documents)
+        self.assertEqual(number, self.cache.stats.evicted_documents)
         said = self.said("of the kept answers of discovery and OpenAPI are not kept any longer")
         self.assertEqual(number > 0, said > 0)
         self.assertLess(said, 3)
@@ -310,7 +310,7 @@ class DocumentTests(GuestTestCase):
 class WaitingTests(GuestTestCase):
     """Memory for queued writes."""
 
-    options = {"most_waiting": 100_000}
+    options = {"max_queued": 100_000}
 
     def test_changes(self) -> None:
         """However much guests write while the disk hangs, nothing of the node's own is dropped."""
@@ -328,17 +328,17 @@ class WaitingTests(GuestTestCase):
 
     def test_names(self) -> None:
         """With too many incomplete collections, all of the guests are incomplete."""
-        self.patch(queue, "MOST_LACKING", 3)
+        self.patch(queue, "MAX_INCOMPLETE", 3)
         self.assertEqual(2, self.number("kubelet"))
         tell_list(self.cache, some(1), 6, pods_of("app a"))
         self.assertTrue(self.is_complete("app a"))
         self.writer.holds = True
         for number in range(200):
             self.cache.upsert(pods_of(f"name-{number} b").collection, POD, item("a", body=BODY))
-        unlist = self.cache._writing.guests._waiting[0]
-        self.assertLessEqual(len(unlist.collections), 3)
+        marker = self.cache._writer.guests._queued[0]
+        self.assertLessEqual(len(marker.collections), 3)
         self.writer.release()
-        self.clock.advance(COLLECTED)
+        self.clock.advance(BATCH_SECONDS)
         self.assertFalse(self.is_complete("app a"))
         self.assertTrue(self.is_complete("kubelet"))
         tell_list(self.cache, some(1), 7, pods_of("app a"))
@@ -367,14 +367,14 @@ class WaitingTests(GuestTestCase):
         self.assertEqual(2, self.number("kubelet"))
         self.writer.holds = True
         self.cache.upsert(pods_of("app a").collection, POD, item("a"))
-        self.clock.advance(COLLECTED)
+        self.clock.advance(BATCH_SECONDS)
         self.assertEqual(2, self.number("kubelet"))
         self.writer.release()
 
     def test_pages(self) -> None:
         """However many lists guests begin, the next page of the node's own list is recognized."""
         tell_list(self.cache, some(2), 6, pods_of(PROXY), next_token="two")
-        for number in range(2 * MOST_LISTS):
+        for number in range(2 * MAX_LISTS):
             tell_list(self.cache, [], 6, pods_of("app a"), next_token=f"{number}")
         tell_list(self.cache, [item("z")], 6, pods_of(PROXY), token="two")
         _, complete, items = self.read(pods_of(PROXY))
@@ -386,15 +386,15 @@ class UseTests(GuestTestCase):
 
     def test_names(self) -> None:
         """However many collections a guest uses, few are remembered, and hours are counted."""
-        self.patch(store, "MOST_USED", 3)
+        self.patch(store, "MAX_USED", 3)
         for number in range(20):
-            self.cache.use(pods_of(f"name-{number} a").collection)
+            self.cache.record_use(pods_of(f"name-{number} a").collection)
             self.cache.begin_list(pods_of(f"other-{number} a"), "").abandon()
             self.assertLessEqual(len(self.cache._used), 3)
-        for _ in range(MOST_HOURS + 1):
-            self.cache.use(pods_of(PROXY).collection)
+        for _ in range(MAX_IDLE_HOURS + 1):
+            self.cache.record_use(pods_of(PROXY).collection)
             self.clock.advance(HOUR)
-            self.clock.advance(COLLECTED)
+            self.clock.advance(BATCH_SECONDS)
         self.assertEqual(2, self.number("kubelet"))
 
 
@@ -404,7 +404,7 @@ class SlotTests(GuestTestCase):
     def test_slots(self) -> None:
         """However many lists guests read slowly, the node's own lists are read."""
         self.keep("app a", 1)
-        held = [self.result(self.cache.list(pods_of("app a"))) for _ in range(MOST_LISTED)]
+        held = [self.result(self.cache.list(pods_of("app a"))) for _ in range(MAX_CONCURRENT_READS)]
         waits = Deferred.fromCoroutine(read_all(self.cache, pods_of("app a")))
         self.assertEqual(2, self.number("kubelet"))
         self.assertNoResult(waits)

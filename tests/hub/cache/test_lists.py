@@ -8,10 +8,10 @@ from tests.hub.cache.caches import ALL, POD, PODS, item, tell_list
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache import lists
 from yurttunnel.hub.cache.interfaces import Scope
-from yurttunnel.hub.cache.lists import MOST_LISTS, PAGE_SECONDS
-from yurttunnel.hub.cache.objects import MOST_SCOPES
-from yurttunnel.hub.cache.queue import MOST_IN_LINE
-from yurttunnel.hub.cache.writing import BARRIER, COLLECTED
+from yurttunnel.hub.cache.lists import MAX_LISTS, PAGE_SECONDS
+from yurttunnel.hub.cache.objects import MAX_SCOPES
+from yurttunnel.hub.cache.queue import MAX_PENDING
+from yurttunnel.hub.cache.writer import BARRIER_SECONDS, BATCH_SECONDS
 from yurttunnel.hub.media.interfaces import ListMeta
 
 
@@ -28,7 +28,7 @@ class ReplaceTests(CacheTestCase):
         listing.complete(ListMeta(POD, "9"))
         listing.abandon()
         self.assertEqual({"a": "1"}, self.names())
-        self.assertEqual(0, self.cache.stats.waiting)
+        self.assertEqual(0, self.cache.stats.queued)
 
     def test_a_watch_was_faster(self) -> None:
         """Objects that are newer than the list stay, and so do those that a watch has added."""
@@ -61,7 +61,7 @@ class ReplaceTests(CacheTestCase):
             listing.complete(ListMeta(POD, "5", f"of {scope}"))
             tell_list(self.cache, [item("b")], 5, scope, token=f"of {scope}")
             self.assertEqual(whole, self.read(scope)[1])
-        self.cache.see(ALL, "5", "8")
+        self.cache.advance(ALL, "5", "8")
         self.assertEqual(("8", True), (self.read()[0].version, self.read()[1]))
 
     def test_left_between_pages(self) -> None:
@@ -74,7 +74,7 @@ class ReplaceTests(CacheTestCase):
         self.cache.remove(web, one._replace(version="8"))
         tell_list(self.cache, [item("b")], 5, token="more")
         self.assertEqual(({"b": "1"}, False), (self.names(), self.read()[1]))
-        self.cache.see(ALL, "5", "8")
+        self.cache.advance(ALL, "5", "8")
         self.assertTrue(self.read()[1])
 
     def test_left_before_a_restart(self) -> None:
@@ -86,9 +86,9 @@ class ReplaceTests(CacheTestCase):
         self.restart()
         tell_list(self.cache, [one, item("b")], 3, here)
         self.assertEqual(({"b": "1"}, False), (self.names(here), self.read(here)[1]))
-        self.cache.see(here, "3", "5")
+        self.cache.advance(here, "3", "5")
         self.assertFalse(self.read(here)[1])
-        self.cache.see(here, "3", "6")
+        self.cache.advance(here, "3", "6")
         self.assertTrue(self.read(here)[1])
 
     def test_left_without_numbers(self) -> None:
@@ -97,7 +97,7 @@ class ReplaceTests(CacheTestCase):
         tell_list(self.cache, [one], "x")
         tell_list(self.cache, [one], "x", web)
         self.cache.remove(web, one._replace(version="y"))
-        self.cache.see(ALL, "x", "z")
+        self.cache.advance(ALL, "x", "z")
         self.assertEqual([False, True], [self.read(scope)[1] for scope in (ALL, web)])
         tell_list(self.cache, [], "z")
         self.assertTrue(self.read()[1])
@@ -108,28 +108,28 @@ class ReplaceTests(CacheTestCase):
         self.assertEqual({"a": "1"}, self.names())
         listing = self.cache.begin_list(ALL, "")
         self.assertTrue(listing.lag(1000, False))
-        self.assertEqual(1000, self.cache.stats.waiting)
+        self.assertEqual(1000, self.cache.stats.queued)
         self.assertEqual({"a": "1"}, self.names())
         listing.lag(1000, True)
         reading = self.cache.list(ALL)
-        self.clock.advance(BARRIER / 2)
+        self.clock.advance(BARRIER_SECONDS / 2)
         self.assertNoResult(reading)
         listing.lag(0, True)
         listing.add([item("b")])
         listing.complete(ListMeta(POD, "6"))
-        self.clock.advance(COLLECTED)
+        self.clock.advance(BATCH_SECONDS)
         listed = self.result(reading)
         self.assertEqual(["b"], [each.name for each in self.result(listed.read())])
         listed.close()
-        self.assertEqual(0, self.cache.stats.waiting)
+        self.assertEqual(0, self.cache.stats.queued)
 
     def test_told_while_a_list_is_cut(self) -> None:
         """Writes after a list are ordered after it, as if it had been parsed at once."""
         listing = self.cache.begin_list(ALL, "")
         listing.lag(1000, True)
-        self.cache.see(ALL, "6", "20")
+        self.cache.advance(ALL, "6", "20")
         self.cache.upsert(PODS, POD, item("c", 7))
-        self.cache.forget_object("kubelet", "pods.v1.core", "default", "b")
+        self.cache.remove_object("kubelet", "pods.v1.core", "default", "b")
         behind = self.cache.begin_list(ALL, "")
         behind.lag(1000, True)
         behind.add([item("c", 7)])
@@ -141,7 +141,7 @@ class ReplaceTests(CacheTestCase):
         meta, _, items = self.read()
         self.result(reading).close()
         self.assertEqual(("20", ["c"]), (meta.version, [each.name for each in items]))
-        self.assertEqual(0, self.cache.stats.waiting)
+        self.assertEqual(0, self.cache.stats.queued)
 
     def test_pages_that_are_cut_late(self) -> None:
         """A short page is ordered after an earlier long one that is still being parsed."""
@@ -158,18 +158,21 @@ class ReplaceTests(CacheTestCase):
         """The number of writes that wait for the list is limited; more overtake it."""
         listing = self.cache.begin_list(ALL, "")
         listing.lag(1000, True)
-        for number in range(2 * MOST_IN_LINE + 1):
+        for number in range(2 * MAX_PENDING + 1):
             self.cache.upsert(PODS, POD, item("a", 10 + number))
         listing.add([item("a"), item("b")])
         listing.complete(ListMeta(POD, "9"))
-        self.assertEqual({"a": str(10 + 2 * MOST_IN_LINE), "b": "1"}, self.names())
-        self.assertEqual(0, self.cache.stats.waiting)
+        self.assertEqual({"a": str(10 + 2 * MAX_PENDING), "b": "1"}, self.names())
+        self.assertEqual(0, self.cache.stats.queued)
 
     def test_lag_without_an_end(self) -> None:
         """Reads do not wait for a list that is abandoned, nor forever."""
         tell_list(self.cache, [item("a")], 5)
         self.names()
-        for end in (lambda _: self.clock.advance(BARRIER), lambda listing: listing.abandon()):
+        for end in (
+            lambda _: self.clock.advance(BARRIER_SECONDS),
+            lambda listing: listing.abandon(),
+        ):
             listing = self.cache.begin_list(ALL, "")
             listing.lag(1000, True)
             reading = self.cache.list(ALL)
@@ -177,7 +180,7 @@ class ReplaceTests(CacheTestCase):
             end(listing)
             self.result(reading).close()
             listing.abandon()
-        self.assertEqual(0, self.cache.stats.waiting)
+        self.assertEqual(0, self.cache.stats.queued)
         self.assertFalse(listing.lag(10, False))
 
     def test_unchanged(self) -> None:
@@ -211,10 +214,10 @@ class ReplaceTests(CacheTestCase):
         tell_list(self.cache, [item("a", 9)], 10)
         tell_list(self.cache, [item("a", 9)], 7)
         self.assertEqual("10", self.read()[0].version)
-        self.cache.see(ALL, "10", "12")
+        self.cache.advance(ALL, "10", "12")
         self.assertEqual("12", self.read()[0].version)
-        self.cache.see(ALL, "12", "15")
-        self.cache.see(ALL, "12", "14")
+        self.cache.advance(ALL, "12", "15")
+        self.cache.advance(ALL, "12", "14")
         self.restart()
         self.assertEqual("15", self.read()[0].version)
 
@@ -222,7 +225,7 @@ class ReplaceTests(CacheTestCase):
         """A version that cannot be compared with the watch's start counts as known."""
         for known, since, version in ((10, "b", "11"), ("c", "5", "12"), ("d", "e", "f")):
             tell_list(self.cache, [item("a")], known)
-            self.cache.see(ALL, since, version)
+            self.cache.advance(ALL, since, version)
             self.assertEqual(version, self.read()[0].version)
 
     def test_columns(self) -> None:
@@ -261,15 +264,15 @@ class ScopeTests(CacheTestCase):
 
     def test_many_selections(self) -> None:
         """With too many selections those that were listed longest ago are removed."""
-        scopes = [Scope(PODS, f"n{number}") for number in range(MOST_SCOPES + 1)]
+        scopes = [Scope(PODS, f"n{number}") for number in range(MAX_SCOPES + 1)]
         for scope in (*scopes[:-1], scopes[0], scopes[-1]):
             tell_list(self.cache, [], 5, scope)
         whole = [self.read(scope)[1] for scope in scopes]
-        self.assertEqual([True, False, *[True] * (MOST_SCOPES - 1)], whole)
+        self.assertEqual([True, False, *[True] * (MAX_SCOPES - 1)], whole)
 
     def test_many_parts(self) -> None:
         """However many parts of a list are also listed, all stay complete."""
-        for scope in (ALL, *(Scope(PODS, f"n{number}") for number in range(MOST_SCOPES + 1))):
+        for scope in (ALL, *(Scope(PODS, f"n{number}") for number in range(MAX_SCOPES + 1))):
             tell_list(self.cache, [], 5, scope)
         self.assertTrue(self.read()[1])
 
@@ -317,10 +320,10 @@ class PageTests(CacheTestCase):
 
     def test_too_many(self) -> None:
         """A list with too many objects is stored, and removes nothing; its names are not kept."""
-        self.patch(lists, "MOST_NAMES", 3)
+        self.patch(lists, "MAX_NAMES", 3)
         tell_list(self.cache, [item("a"), item("b")], 7, next_token="two")
         tell_list(self.cache, [item("c"), item("d")], 7, token="two", next_token="three")
-        [(pages, _)] = self.cache._continued[False]._next.values()
+        [(pages, _)] = self.cache._paged_lists[False]._next.values()
         self.assertEqual([], list(pages.names()))
         tell_list(self.cache, [item("e")], 7, token="three")
         self.assertEqual({*"abcde", "gone"}, set(self.names()))
@@ -347,7 +350,7 @@ class PageTests(CacheTestCase):
         """If the client is evicted between two pages, the list is not complete."""
         tell_list(self.cache, [item("a", 6)], 7, next_token="two")
         self.names()
-        self.cache.forget(lambda client: False)
+        self.cache.evict(lambda client: False)
         self.assertIsNone(self.read())
         tell_list(self.cache, [item("b")], 7, token="two", next_token="three")
         tell_list(self.cache, [item("c")], 7, token="three")
@@ -372,7 +375,7 @@ class PageTests(CacheTestCase):
         self.clock.advance(PAGE_SECONDS)
         tell_list(self.cache, [], 7, token="two")
         self.assertIn("gone", self.names())
-        for number in range(MOST_LISTS + 1):
+        for number in range(MAX_LISTS + 1):
             tell_list(self.cache, [item("b")], 7, next_token=str(number))
         tell_list(self.cache, [], 7, token="0")
         self.assertIn("gone", self.names())
@@ -383,7 +386,7 @@ class PageTests(CacheTestCase):
         """However many pages a list has, it is one list; each page may be requested again."""
         tell_list(self.cache, [item("b")], 7, next_token="two")
         nodes = Scope(PODS._replace(resource="nodes.v1.core"))
-        for number in range(2 * MOST_LISTS):
+        for number in range(2 * MAX_LISTS):
             for _ in range(2):
                 tell_list(
                     self.cache,
@@ -393,16 +396,16 @@ class PageTests(CacheTestCase):
                     token=f"{number}" if number else "",
                     next_token=f"{number + 1}",
                 )
-        tell_list(self.cache, [], 7, nodes, token=f"{2 * MOST_LISTS}")
+        tell_list(self.cache, [], 7, nodes, token=f"{2 * MAX_LISTS}")
         tell_list(self.cache, [], 7, token="two")
         self.assertEqual(({"b": "1"}, True), (self.names(), self.read()[1]))
-        self.assertEqual(2 * MOST_LISTS, len(self.names(nodes)))
+        self.assertEqual(2 * MAX_LISTS, len(self.names(nodes)))
         self.assertTrue(self.read(nodes)[1])
 
     def test_many_lists_that_have_ended(self) -> None:
         """A list is remembered until its last page, which may be requested again."""
         tell_list(self.cache, [item("b")], 7, next_token="two")
-        for number in range(MOST_LISTS):
+        for number in range(MAX_LISTS):
             scope = Scope(PODS._replace(view=f"a={number}"))
             tell_list(self.cache, [item("a")], 7, scope, next_token="two")
             for _ in range(2):

@@ -29,7 +29,7 @@ class MetricsTests(CacheTestCase):
         waiting = self.scrape()["yurthub_cache_waiting_bytes",]
         self.assertIsNotNone(self.read())
         tell_list(self.cache, [item("a"), item("b")], 6)
-        self.cache.keep_event("/", "", b"", "")
+        self.cache.store_event("/", "", b"", "")
         self.cache.upsert(PODS, POD, item("c"))
         self.assertIsNotNone(self.read())
         after = self.scrape()

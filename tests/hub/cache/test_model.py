@@ -113,7 +113,7 @@ class Model(MemoryCache):
         self.lacking[scope, meta.continue_token] = lacks
         super().complete(scope, there, before, meta)
         if before is not None and not meta.continue_token:
-            self._collections[scope.collection].lack(scope, lacks)
+            self._collections[scope.collection].mark_incomplete(scope, lacks)
 
 
 class CacheWorld(RuleBasedStateMachine):
@@ -208,7 +208,7 @@ class CacheMachine(CacheWorld):
         """A watch that began earlier reports its progress, perhaps late."""
         version = max(0, self.cluster.version - late)
         for cache in (self.cache, self.model):
-            cache.see(scope, str(max(0, version - earlier)), str(version))
+            cache.advance(scope, str(max(0, version - earlier)), str(version))
 
     @rule(
         target=pages, scope=st.sampled_from(SCOPES), limit=st.integers(1, 3), late=st.integers(0, 5)
@@ -328,7 +328,7 @@ class CacheMachine(CacheWorld):
         """Return whether a result matches the model.
 
         An incomplete list may have the version of a bookmark from before its first object: that
-        version counts if both are written together, which ``ICache.see`` leaves undefined.
+        version counts if both are written together, which ``ICache.advance`` leaves undefined.
         """
         if real is None or said is None or said[1]:
             return real == said
@@ -339,7 +339,7 @@ class CacheMachine(CacheWorld):
     @invariant()
     def no_memory_is_lost(self) -> None:
         """All queued memory is counted."""
-        assert self.cache.stats.waiting >= 0
+        assert self.cache.stats.queued >= 0
         assert self.writer.holds or self.cache.problem() is None
 
 
@@ -399,7 +399,7 @@ class ClientMachine(CacheWorld):
                 self.cluster.tell(self.cache, scope, version)
                 if version < max(self.told.values()):
                     self.late.add((self.cluster.events[version][0], str(version)))
-            self.cache.see(scope, str(self.since[scope]), str(last))
+            self.cache.advance(scope, str(self.since[scope]), str(last))
             self.told[scope] = last
 
     @rule(scope=st.sampled_from(SCOPES))

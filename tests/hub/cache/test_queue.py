@@ -11,14 +11,14 @@ from yurttunnel.hub.cache import queue
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.queue import WriteQueue
 from yurttunnel.hub.cache.writes import (
-    MOST_IN_ONE,
+    MAX_BATCH_SIZE,
     OVERHEAD,
     Change,
     Changes,
     Key,
-    Left,
+    MarkIncomplete,
+    ScopeExit,
     Statements,
-    Unlist,
 )
 
 
@@ -35,7 +35,7 @@ class BoundTests(SynchronousTestCase):
         self.dropped: list[int] = []
         self.queue = make_queue(4 * OVERHEAD, self.dropped.append)
 
-    def lose(self, *collections: Collection) -> None:
+    def mark_lost(self, *collections: Collection) -> None:
         """Cause changes to be dropped for lack of room."""
         change = Change(1, POD, item("a", body=b"x" * 4 * OVERHEAD))
         for each in collections:
@@ -62,60 +62,60 @@ class BoundTests(SynchronousTestCase):
             self.queue.change(Key(PODS, "n", name), change)
         self.assertEqual([1], self.dropped)
         [_, changes] = self.queue.take()
-        self.assertEqual([Key(PODS, "n", "b")], list(changes.of))
+        self.assertEqual([Key(PODS, "n", "b")], list(changes.by_key))
 
     def test_what_lacks_something(self) -> None:
         """The collection of a dropped change is incomplete until this is written."""
-        self.lose(PODS)
+        self.mark_lost(PODS)
         self.assertEqual([1], self.dropped)
-        self.assertTrue(self.queue.is_lacking(PODS))
+        self.assertTrue(self.queue.is_incomplete(PODS))
         self.write()
-        self.assertFalse(self.queue.is_lacking(PODS))
+        self.assertFalse(self.queue.is_incomplete(PODS))
 
     def test_what_lacks_more_while_it_is_written_down(self) -> None:
         """A change that is dropped meanwhile is newer than a list in the same write."""
-        self.lose(PODS)
+        self.mark_lost(PODS)
         self.queue.take()
-        self.lose(PODS)
+        self.mark_lost(PODS)
         self.queue.done()
-        self.assertTrue(self.queue.is_lacking(PODS))
+        self.assertTrue(self.queue.is_incomplete(PODS))
         self.write()
-        self.assertFalse(self.queue.is_lacking(PODS))
+        self.assertFalse(self.queue.is_incomplete(PODS))
         self.assertFalse(self.queue.is_busy)
 
     def test_more_that_lack_something_while_it_is_written_down(self) -> None:
         """If too many collections are incomplete to be remembered, all count as incomplete."""
-        self.patch(queue, "MOST_LACKING", 1)
-        self.lose(PODS, NODES)
+        self.patch(queue, "MAX_INCOMPLETE", 1)
+        self.mark_lost(PODS, NODES)
         self.queue.take()
-        self.lose(PODS, NODES)
+        self.mark_lost(PODS, NODES)
         self.queue.done()
-        self.assertTrue(self.queue.is_lacking(PODS))
+        self.assertTrue(self.queue.is_incomplete(PODS))
         self.write()
-        self.assertFalse(self.queue.is_lacking(PODS))
+        self.assertFalse(self.queue.is_incomplete(PODS))
         self.assertFalse(self.queue.is_busy)
 
     def test_more_that_lack_something_when_it_is_tried_again(self) -> None:
         """Changes that are dropped during a failing write are recorded behind it, once."""
         self.queue.put(Statements())
         for most in (10, 0):
-            self.patch(queue, "MOST_LACKING", most)
+            self.patch(queue, "MAX_INCOMPLETE", most)
             for _ in range(3):
                 self.queue.take()
-                self.lose(PODS)
+                self.mark_lost(PODS)
                 self.queue.put_back()
             [first, last] = self.queue.take()
             self.assertIsInstance(first, Statements)
-            self.assertIsInstance(last, Unlist)
+            self.assertIsInstance(last, MarkIncomplete)
             self.assertEqual((most > 0, most == 0), (PODS in last.collections, bool(last.of_all)))
             self.queue.put_back()
 
     def test_what_is_dropped_before_a_late_list_that_is_tried_again(self) -> None:
         """Data that is newer than a list, and dropped, stays incomplete after the list."""
-        self.patch(queue, "MOST_IN_LINE", 0)
-        place, late = self.queue.expect(), Statements()
+        self.patch(queue, "MAX_PENDING", 0)
+        place, late = self.queue.reserve(), Statements()
         self.queue.change(Key(PODS, "n", "a"), Change(1, POD, item("a")))
-        self.queue.fill(place, lambda: self.queue.put_at_once(late), 0)
+        self.queue.fulfil(place, lambda: self.queue.put_at_once(late), 0)
         self.assertEqual(3, len(self.queue.take()))
         self.queue.put_back()
         self.queue.change(Key(NODES, "n", "a"), Change(1, POD, item("a", body=b"x" * 600)))
@@ -127,11 +127,11 @@ class BoundTests(SynchronousTestCase):
 
     def test_what_is_seen(self) -> None:
         """Reported versions take memory for each version at which a watch began."""
-        self.queue.see(Scope(PODS), 1, 2)
+        self.queue.advance(Scope(PODS), 1, 2)
         one = self.queue.size
-        self.queue.see(Scope(PODS), 1, 3)
+        self.queue.advance(Scope(PODS), 1, 3)
         self.assertEqual(one, self.queue.size)
-        self.queue.see(Scope(PODS), "x" * 100, 3)
+        self.queue.advance(Scope(PODS), "x" * 100, 3)
         self.assertEqual(2 * one + 99, self.queue.size)
 
     def test_reads_while_many_writes_wait(self) -> None:
@@ -150,16 +150,16 @@ class BoundTests(SynchronousTestCase):
 
         This applies both to too many later writes and to too large ones.
         """
-        self.patch(queue, "MOST_IN_LINE", 2)
+        self.patch(queue, "MAX_PENDING", 2)
         for lists, size in ((3, 0), (1, 5 * OVERHEAD)):
-            places = [self.queue.expect() for _ in range(lists)]
-            mark = self.queue.mark()
+            places = [self.queue.reserve() for _ in range(lists)]
+            barrier = self.queue.barrier()
             self.queue.change(Key(PODS, "n", "a"), Change(1, POD, item("a", body=b"x" * size)))
             self.write()
             for place in places:
-                self.assertNoResult(mark)
-                self.queue.fill(place, lambda: None, 0)
-            self.assertIsNone(self.successResultOf(mark))
+                self.assertNoResult(barrier)
+                self.queue.fulfil(place, lambda: None, 0)
+            self.assertIsNone(self.successResultOf(barrier))
             self.assertFalse(self.queue.is_busy)
 
 
@@ -168,11 +168,11 @@ class LeavingTests(SynchronousTestCase):
 
     def test_noted_with_its_removal(self) -> None:
         """The record is in the transaction of the removal, also if earlier changes include that."""
-        waiting = make_queue(100 * MOST_IN_ONE)
+        waiting = make_queue(100 * MAX_BATCH_SIZE)
         key, part = Key(PODS, "n", "a"), Scope(PODS, "", "app=web")
-        waiting.change(key, Change(1, POD, item("a", 1, body=b"x" * MOST_IN_ONE)))
+        waiting.change(key, Change(1, POD, item("a", 1, body=b"x" * MAX_BATCH_SIZE)))
         waiting.change(Key(PODS, "n", "b"), Change(2, POD, item("b", 2)))
-        waiting.change(key, Change(3, left=Left(part, item("a", 3))))
-        [noted] = [write for write in waiting.take() if isinstance(write, Changes) and write.left]
-        self.assertIsNone(noted.of[key].item)
-        self.assertEqual([part], list(noted.left))
+        waiting.change(key, Change(3, scope_exit=ScopeExit(part, item("a", 3))))
+        [noted] = [write for write in waiting.take() if isinstance(write, Changes) and write.exits]
+        self.assertIsNone(noted.by_key[key].item)
+        self.assertEqual([part], list(noted.exits))

@@ -9,7 +9,7 @@ from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.selectors import scope_of, selector, split_fields
 from yurttunnel.hub.media.interfaces import Item
 from yurttunnel.hub.request.requests import (
-    LONGEST_SELECTORS,
+    MAX_SELECTORS,
     ApiRequest,
     Form,
     ListOptions,
@@ -75,8 +75,8 @@ class ScopeTests(SynchronousTestCase):
 
     def test_long_ones(self):
         """Very long selectors are not parsed, because that would block others for a second."""
-        labels, nonsense = "a=1,b=2", "=" * LONGEST_SELECTORS
-        fields = "metadata.name=p".ljust(LONGEST_SELECTORS - len(labels), ",")
+        labels, nonsense = "a=1,b=2", "=" * MAX_SELECTORS
+        fields = "metadata.name=p".ljust(MAX_SELECTORS - len(labels), ",")
         found = self.scope(label_selector=labels, field_selector=fields)
         self.assertEqual((labels, "metadata.name=p"), found[2:])
         for options in (

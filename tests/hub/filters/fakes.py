@@ -19,7 +19,7 @@ class FakeFilters:
         """Return the change."""
         return None if self.change is None else Change(self.change)
 
-    def follow(self, caller, request, end):
+    def track(self, caller, request, end):
         """Store ``end`` until the watch has ended."""
         self.ends.append(end)
         return lambda: self.ends.remove(end)

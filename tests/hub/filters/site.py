@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.cluster.fakes import FakeInformers, node
 from yurttunnel.hub.filters.interfaces import FilterSite
 from yurttunnel.hub.filters.pools import BUCKET_LABEL, NODE_BUCKETS, NODE_LABEL, NODE_POOLS, Pools
-from yurttunnel.hub.filters.reach import Reach
+from yurttunnel.hub.filters.redirect import Reach
 from yurttunnel.kube.resources import NODES, SERVICES
 
 

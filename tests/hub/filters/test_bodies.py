@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.filters.bodies import ListChange, WatchChange, changed_body
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.codecs import codec_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.request.requests import Form
 
@@ -26,7 +26,7 @@ VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
     max_leaves=6,
 )
-JSON = media_for(Form("json"))
+JSON = codec_for(Form("json"))
 MOST = 2**20
 """Maximum size of an item in bytes."""
 META = ListMeta(TypeMeta("v1", "Service"), "17", "next", 3)
@@ -141,12 +141,16 @@ class PiecesTests(SynchronousTestCase):
     def test_list(self, cuts, hidden):
         """A list does not depend on the pieces, and has all items that are not hidden."""
         items = [service(n, hide=hide, spec={"a": [n]}) for n, hide in enumerate(hidden)]
-        said = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
-        body = json.dumps({**said, "items": items}).encode()
+        members_json = {
+            "kind": "ServiceList",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": "9"},
+        }
+        body = json.dumps({**members_json, "items": items}).encode()
         found = self.list_changed(body, cuts)
         self.assertEqual(self.list_changed(body, []), found)
         shown = [{**each, "seen": True} for each in items if not each["hide"]]
-        self.assertEqual({**said, "items": shown}, json.loads(found))
+        self.assertEqual({**members_json, "items": shown}, json.loads(found))
 
     @given(st.lists(st.integers(0, 900), max_size=12), st.lists(st.booleans(), max_size=5))
     def test_watch(self, cuts, hidden):
@@ -191,8 +195,12 @@ class PiecesTests(SynchronousTestCase):
         """5,000 Services never block the reactor for 5 ms, and at most one item is buffered."""
         spec = {"ports": [{"name": "https", "port": 443}] * 4, "text": "x" * 500}
         items = [service(n, spec=spec) for n in range(5000)]
-        said = {"kind": "ServiceList", "apiVersion": "v1", "metadata": {"resourceVersion": "9"}}
-        body = json.dumps({**said, "items": items}, separators=(",", ":")).encode()
+        members_json = {
+            "kind": "ServiceList",
+            "apiVersion": "v1",
+            "metadata": {"resourceVersion": "9"},
+        }
+        body = json.dumps({**members_json, "items": items}, separators=(",", ":")).encode()
         self.assertLess(min(self.longest(body) for _ in range(3)), 0.005)
 
     def longest(self, body):

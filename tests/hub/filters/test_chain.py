@@ -16,7 +16,7 @@ from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import BadFilter, Filters, chosen_makers, installed_makers
 from yurttunnel.hub.filters.interfaces import IFilter, IFilters
 from yurttunnel.hub.filters.maker import FilterMaker
-from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FollowedWatches
+from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, TrackedWatches
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ListOptions, ResourceType
 from yurttunnel.kube.resources import CONFIG_MAPS
@@ -99,7 +99,7 @@ class FiltersTests(SynchronousTestCase):
         self.clock = Clock()
         self.site = Site()
         self.made = {}
-        self.watches = FollowedWatches(self.clock)
+        self.watches = TrackedWatches(self.clock)
         self.watches.startService()
         self.addCleanup(self.watches.stopService)
         names = {"a": ("kubelet", "kube-proxy"), "b": ("kubelet",), "c": ()}
@@ -148,7 +148,7 @@ class FiltersTests(SynchronousTestCase):
             text = f"app={number}".ljust(100_000, "x")
             for options in (ListOptions(label_selector=text), ListOptions(field_selector=text)):
                 self.seen("kubelet", replace(LIST, options=options))
-                self.filters.follow(Caller("kubelet", text), replace(WATCH, options=options), id)()
+                self.filters.track(Caller("kubelet", text), replace(WATCH, options=options), id)()
             self.seen("kubelet", replace(LIST, path=text))
         self.assertLess(tracemalloc.get_traced_memory()[0], 1_000_000)
 
@@ -211,11 +211,11 @@ class FiltersTests(SynchronousTestCase):
         self.assertIsNone(self.seen("kubelet", ApiRequest("get", "/version")))
         self.flushLoggedErrors(AttributeError)
 
-    def follow(self, component, ended):
+    def track(self, component, ended):
         """Begin a watch after a list."""
         caller = Caller(component)
         self.filters.change_for(caller, LIST)
-        self.filters.follow(caller, WATCH, lambda: ended.append(component))
+        self.filters.track(caller, WATCH, lambda: ended.append(component))
 
     def settle(self):
         """Advance to the next round."""
@@ -224,9 +224,9 @@ class FiltersTests(SynchronousTestCase):
     def test_changed_mind(self):
         """A filter whose results change ends the watches that it applies to."""
         ended = []
-        self.follow("kubelet", ended)
-        self.follow("kube-proxy", ended)
-        self.follow("coredns", ended)
+        self.track("kubelet", ended)
+        self.track("kube-proxy", ended)
+        self.track("coredns", ended)
         self.made["b"].changed()
         self.settle()
         self.assertEqual(["kubelet"], ended)
@@ -239,7 +239,7 @@ class FiltersTests(SynchronousTestCase):
         ended = []
         self.filters.change_for(Caller("coredns"), LIST)
         self.configure(c="coredns")
-        self.filters.follow(Caller("coredns"), WATCH, lambda: ended.append("w"))
+        self.filters.track(Caller("coredns"), WATCH, lambda: ended.append("w"))
         self.settle()
         self.assertEqual(["w"], ended)
 
@@ -247,7 +247,7 @@ class FiltersTests(SynchronousTestCase):
         """A watch to which no filter applies is not followed."""
         pods = ApiRequest("watch", "/api/v1/pods", ResourceType("", "v1", "pods"))
         ended = []
-        self.filters.follow(Caller("kubelet"), pods, lambda: ended.append("w"))()
+        self.filters.track(Caller("kubelet"), pods, lambda: ended.append("w"))()
         self.made["a"].changed()
         self.settle()
         self.assertEqual([], ended)
@@ -255,11 +255,11 @@ class FiltersTests(SynchronousTestCase):
     def test_changed_configuration(self):
         """A watch ends if a filter begins or ceases to apply."""
         ended = []
-        self.follow("coredns", ended)
+        self.track("coredns", ended)
         self.configure(c="coredns")
         self.settle()
         self.assertEqual(["coredns"], ended)
-        self.follow("coredns", ended)
+        self.track("coredns", ended)
         self.configure(c="", b="ingress")
         self.settle()
         self.assertEqual(["coredns", "coredns"], ended)

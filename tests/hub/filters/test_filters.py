@@ -199,8 +199,8 @@ class DiscardCloudServiceTests(FilterTestCase):
 
     def test_kept(self):
         """Other LoadBalancers and other Services stay."""
-        for said in ({"svc.openyurt.io/discard": "false"}, {}, None, []):
-            self.assertStays(annotated(said, type="LoadBalancer"))
+        for members_json in ({"svc.openyurt.io/discard": "false"}, {}, None, []):
+            self.assertStays(annotated(members_json, type="LoadBalancer"))
         self.assertStays(annotated({"svc.openyurt.io/discard": "true"}, type="ClusterIP"))
 
     def test_tunnel(self):
@@ -546,10 +546,10 @@ class ReachTests(SynchronousTestCase):
         """Objects are unchanged until pods can reach the hub; each change is reported once."""
         for module, obj in self.objects.items():
             site = Site()
-            site.reach.tell(False)
+            site.reach.update(False)
             made = site.make(module.maker)
             for reached, changes in ((False, 0), (True, 1), (True, 1), (False, 2)):
-                site.reach.tell(reached)
+                site.reach.update(reached)
                 shown = made.change(copy.deepcopy(obj))
                 self.assertEqual((reached, changes), (shown != obj, site.changes), module.__name__)
 

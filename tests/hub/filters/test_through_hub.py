@@ -9,7 +9,7 @@ from tests.hub.forwarding.world import JSON, KUBELET, World, chunk, event
 from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import ORDER, Filters, chosen_makers, installed_makers
-from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, FollowedWatches
+from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, TrackedWatches
 from yurttunnel.kube.resources import CONFIG_MAPS
 
 SLICES = "/apis/discovery.k8s.io/v1/endpointslices"
@@ -38,7 +38,7 @@ class ThroughHubTests(World):
     def make_filters(self):
         """Create all filters, as the command does."""
         self.site = Site()
-        self.watches = FollowedWatches(self.clock)
+        self.watches = TrackedWatches(self.clock)
         self.watches.startService()
         configuration = HubConfiguration(self.site.informers, "kube-system", ORDER)
         makers = chosen_makers(installed_makers(), [])
@@ -126,7 +126,7 @@ class ThroughHubTests(World):
 
     def test_reach(self):
         """Once pods can reach the hub, the kubelet lists again, and gets the hub as the API."""
-        self.site.reach.tell(False)
+        self.site.reach.update(False)
         services = "/api/v1/services?fieldSelector=metadata.name%3Dkubernetes"
         kubernetes = {
             "metadata": {"namespace": "default", "name": "kubernetes", "resourceVersion": "5"},
@@ -146,7 +146,7 @@ class ThroughHubTests(World):
         self.client = client = self.server.connect()
         self.ask(f"{services}&watch=1&resourceVersion=9", KUBELET, JSON)
         self.answer(HEAD)
-        self.site.reach.tell(True)
+        self.site.reach.update(True)
         self.settle_filters()
         [(last, told)] = self.events(client)
         self.assertEqual(("ERROR", 410), (last, told["code"]))

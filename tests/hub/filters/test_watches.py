@@ -8,7 +8,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.filters import watches
-from yurttunnel.hub.filters.watches import INTERVAL, MOST_LISTS, SETTLE, SPREAD, FollowedWatches
+from yurttunnel.hub.filters.watches import INTERVAL, MAX_LISTS, SETTLE, SPREAD, TrackedWatches
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ListOptions, ResourceType
 
 PROXY = Caller("kube-proxy")
@@ -27,17 +27,17 @@ class WatchesTests(SynchronousTestCase):
     def setUp(self):
         """Start the service."""
         self.clock = Clock()
-        self.watches = FollowedWatches(self.clock)
+        self.watches = TrackedWatches(self.clock)
         self.watches.startService()
         self.addCleanup(self.watches.stopService)
         self.state = OLD
         self.ended = []
 
-    def follow(self, name="w", request=None, caller=PROXY):
+    def track(self, name="w", request=None, caller=PROXY):
         """Begin a watch."""
         request = request or asking("7")
         end = lambda: self.ended.append((name, self.clock.seconds()))  # noqa: E731
-        return self.watches.follow(caller, request, lambda: self.state, end)
+        return self.watches.track(caller, request, lambda: self.state, end)
 
     def change(self, state=NEW):
         """Change the filters."""
@@ -46,7 +46,7 @@ class WatchesTests(SynchronousTestCase):
 
     def test_ended(self):
         """A watch that is filtered differently now is ended, once."""
-        self.follow()
+        self.track()
         self.change()
         self.clock.advance(SETTLE)
         self.clock.advance(SPREAD)
@@ -57,7 +57,7 @@ class WatchesTests(SynchronousTestCase):
 
     def test_same(self):
         """A watch without a change continues, and so does one whose change was undone."""
-        self.follow()
+        self.track()
         self.watches.review()
         self.clock.pump([SETTLE, SPREAD])
         self.change()
@@ -69,7 +69,7 @@ class WatchesTests(SynchronousTestCase):
         """Many watches end one after another."""
         with mock.patch.object(watches.random, "uniform", side_effect=[0.5, 1.5, 1.0]):
             for _ in range(3):
-                self.follow()
+                self.track()
             self.change()
             self.clock.advance(SETTLE)
             self.clock.pump([0.5] * 4)
@@ -79,7 +79,7 @@ class WatchesTests(SynchronousTestCase):
         """However often something changes, there is a minimum interval between rounds."""
         with mock.patch.object(watches.random, "uniform", return_value=0.0):
             for number in range(100):
-                self.follow()
+                self.track()
                 self.change((("a", number + 1),))
                 self.clock.advance(0.5)
         rounds = sorted({when for _, when in self.ended})
@@ -87,7 +87,7 @@ class WatchesTests(SynchronousTestCase):
 
     def test_left(self):
         """A watch that has ended for another reason is not ended again."""
-        first, second = self.follow("first"), self.follow("second")
+        first, second = self.track("first"), self.track("second")
         self.change()
         first()
         self.clock.advance(SETTLE)
@@ -99,13 +99,13 @@ class WatchesTests(SynchronousTestCase):
     def test_listed_before(self):
         """A watch that continues a list is out of date if the list is."""
         request = asking("7")
-        self.watches.listed(PROXY, request, OLD)
+        self.watches.record_list(PROXY, request, OLD)
         self.state = NEW
-        self.follow()
+        self.track()
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual(1, len(self.ended))
-        self.watches.listed(PROXY, request, NEW)
-        self.follow()
+        self.watches.record_list(PROXY, request, NEW)
+        self.track()
         self.clock.pump([INTERVAL, SPREAD])
         self.assertEqual(1, len(self.ended))
 
@@ -114,23 +114,23 @@ class WatchesTests(SynchronousTestCase):
         self.state = NEW
         pages = asking(), asking(continue_token="2"), asking(continue_token="3")
         for page, state in zip(pages, (OLD, OLD, NEW), strict=True):
-            self.watches.listed(PROXY, page, state)
-        self.follow()
+            self.watches.record_list(PROXY, page, state)
+        self.track()
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual(["w"], [name for name, _ in self.ended])
         for page in pages:
-            self.watches.listed(PROXY, page, NEW)
-        self.follow()
+            self.watches.record_list(PROXY, page, NEW)
+        self.track()
         self.clock.pump([INTERVAL, SPREAD])
         self.assertEqual(1, len(self.ended))
 
     def test_other_lists(self):
         """Lists of other clients, or of the same client elsewhere, do not affect a watch."""
         request = asking("7", label_selector="a=b")
-        self.watches.listed(PROXY, request, OLD)
-        self.watches.listed(Caller("coredns"), asking("7"), OLD)
+        self.watches.record_list(PROXY, request, OLD)
+        self.watches.record_list(Caller("coredns"), asking("7"), OLD)
         self.state = NEW
-        self.follow()
+        self.track()
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual([], self.ended)
 
@@ -140,7 +140,7 @@ class WatchesTests(SynchronousTestCase):
         for ended in (False, True):
             self.setUp()
             self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
-            end = self.follow()
+            end = self.track()
             self.change()
             if ended:
                 end()
@@ -148,18 +148,18 @@ class WatchesTests(SynchronousTestCase):
             self.assertTrue(self.watches.is_outdated(PROXY, request, NEW), ended)
         for other in (asking(), asking("0"), asking("7", send_initial_events=True)):
             self.assertFalse(self.watches.is_outdated(PROXY, other, NEW))
-        self.watches.listed(PROXY, request, NEW)
+        self.watches.record_list(PROXY, request, NEW)
         self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
 
     def test_a_client_that_never_lists(self):
         """It gets 410 for a minute, and its later watches stay open."""
         request = asking("7")
-        self.follow()
+        self.track()
         self.change()
         for number in range(60):
             self.clock.pump([SETTLE, SPREAD, INTERVAL])
             if len(self.ended) > number:
-                self.follow()
+                self.track()
         self.assertLess(len(self.ended), 20)
         self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
         self.assertEqual(1, len(self.watches._watches))
@@ -167,28 +167,28 @@ class WatchesTests(SynchronousTestCase):
     def test_list_in_watch(self):
         """A watch that begins with all objects counts as a list."""
         for request in (asking(), asking("0"), asking("7", send_initial_events=True)):
-            self.watches.listed(PROXY, request, OLD)
+            self.watches.record_list(PROXY, request, OLD)
             self.state = NEW
-            self.follow("new", request)()
+            self.track("new", request)()
             self.state = OLD
-            self.follow("old", asking("9", send_initial_events=False))
+            self.track("old", asking("9", send_initial_events=False))
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual({"old"}, {name for name, _ in self.ended})
 
     def test_memory(self):
         """The number of remembered lists is limited; the most recent are kept."""
-        for number in range(MOST_LISTS + 1):
-            self.watches.listed(PROXY, asking("7", label_selector=f"n={number}"), OLD)
-            self.watches.listed(PROXY, asking("7", label_selector="n=1"), OLD)
+        for number in range(MAX_LISTS + 1):
+            self.watches.record_list(PROXY, asking("7", label_selector=f"n={number}"), OLD)
+            self.watches.record_list(PROXY, asking("7", label_selector="n=1"), OLD)
         self.state = NEW
         for number in (0, 1, 2):
-            self.follow(number, asking("7", label_selector=f"n={number}"))
+            self.track(number, asking("7", label_selector=f"n={number}"))
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual({1, 2}, {name for name, _ in self.ended})
 
     def test_stop(self):
         """After shutdown no timer is left, and changes end no watch."""
-        self.follow()
+        self.track()
         self.change()
         self.clock.advance(SETTLE)
         self.change(OLD)

@@ -53,7 +53,7 @@ class StopTests(World):
         """Its client gets a response with Retry-After, wherever the watch waits."""
         for waits in (True, False):
             self.health.online = waits
-            self.patch(type(self.offline), "answer", lambda *arguments: None)
+            self.patch(type(self.offline), "respond", lambda *arguments: None)
             self.client = self.server.connect()
             self.ask(f"{PODS}?watch=1", KUBELET, JSON)
             self.hub.end_watches()
@@ -250,7 +250,7 @@ class LostServerTests(World):
 
     def test_not_kept(self):
         """If the data is not cached then, the response is 503, not 404."""
-        self.offline.keeps = succeed(False)
+        self.offline.is_cached = succeed(False)
         for server in self.api_servers:
             self.connections.refuses[server] = RequestFailed(502, "refused")
         self.ask(PODS, KUBELET)
@@ -412,7 +412,7 @@ class PatienceTests(World):
 
     def test_not_kept(self):
         """If the data is not cached, the request goes on: only the API knows if it exists."""
-        self.offline.keeps = succeed(False)
+        self.offline.is_cached = succeed(False)
         self.ask("/api/v1/nodes/edge-1?timeout=10s", KUBELET)
         self.pass_time(9)
         self.assertEqual(b"", self.client.sent)
@@ -421,33 +421,33 @@ class PatienceTests(World):
 
     def test_answered_while_it_is_looked_up(self):
         """The API's response wins if it arrives before the disk's."""
-        self.offline.keeps = keeps = Deferred()
+        self.offline.is_cached = is_cached = Deferred()
         self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.5)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
-        keeps.callback(True)
+        is_cached.callback(True)
         self.answer(b"k")
         self.assertEqual([(200, b"ok")], self.answered())
         self.assertEqual([], self.offline.calls)
 
     def test_lost_while_it_is_looked_up(self):
         """So does the response after all servers have failed."""
-        self.offline.keeps = keeps = Deferred()
+        self.offline.is_cached = is_cached = Deferred()
         self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.1)
         self.silent.update(self.api_servers)
         self.health.suspect_all()
         self.pass_time(2.5)
-        keeps.callback(True)
+        is_cached.callback(True)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_client_leaves_while_it_is_looked_up(self):
         """No response is sent to a client that has disconnected."""
-        self.offline.keeps = keeps = Deferred()
+        self.offline.is_cached = is_cached = Deferred()
         self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.1)
         self.client.break_off(ConnectionLost())
-        keeps.callback(True)
+        is_cached.callback(True)
         self.assertEqual([], self.offline.calls)
 
     def test_answered_in_time(self):
@@ -569,14 +569,14 @@ class KubeletLeaseTests(World):
 
     def test_lives(self):
         """The kubelet has forty seconds for its next request, counted from the start, too."""
-        self.assertTrue(self.kubelet_lease.lives())
+        self.assertTrue(self.kubelet_lease.is_alive())
         self.pass_time(39, 1)
         self.client = self.server.connect()
         self.ask(f"{LEASES}/edge-1", KUBELET)
         self.pass_time(39, 1)
-        self.assertTrue(self.kubelet_lease.lives())
+        self.assertTrue(self.kubelet_lease.is_alive())
         self.pass_time(1, 1)
-        self.assertFalse(self.kubelet_lease.lives())
+        self.assertFalse(self.kubelet_lease.is_alive())
 
     def test_of_others(self):
         """Other Leases, and other clients, are forwarded to the API."""

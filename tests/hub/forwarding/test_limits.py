@@ -31,12 +31,12 @@ class LimitTests(World):
 
     def test_other_bounds_from_now_on(self):
         """Current requests continue; later ones are subject to the new limits."""
-        self.limited.use(1, 1)
+        self.limited.set_limits(1, 1)
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         first, self.client = self.client, self.server.connect()
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.assertEqual(429, self.answered()[0][0])
-        self.limited.use(0, 2)
+        self.limited.set_limits(0, 2)
         self.client = self.server.connect()
         self.ask(f"{PODS}?watch=1", KUBELET, JSON)
         self.assertEqual((b"", b""), (first.sent, self.client.sent))
@@ -92,7 +92,7 @@ class PodLimitTests(PodWorld):
     def test_other_pods(self):
         """A pod may use as much as it leaves free; ended requests free their places."""
         self.local = False
-        self.limited.use(4, 4)
+        self.limited.set_limits(4, 4)
         for target in ("/version", f"{PODS}?watch=1"):
             first, second, third = [self.ask_as(1, target) for _ in range(3)]
             others = [self.ask_as(number, target) for number in (2, 3)]

@@ -68,7 +68,7 @@ class StartTests(World):
 
     def test_nothing_is_kept(self):
         """Otherwise it waits for the first health check, and never gets a 404 before."""
-        self.offline.keeps = succeed(False)
+        self.offline.is_cached = succeed(False)
         self.ask(PODS, KUBELET)
         self.pass_time(1.0)
         self.assertEqual([], self.offline.calls)
@@ -78,11 +78,11 @@ class StartTests(World):
 
     def test_known_while_it_is_looked_for(self):
         """The first health check may complete before the cache has responded."""
-        self.offline.keeps = keeps = Deferred()
+        self.offline.is_cached = is_cached = Deferred()
         self.ask(PODS, KUBELET)
         self.pass_time(2.5)
         self.assertEqual(b"", bytes(self.client.sent))
-        keeps.callback(False)
+        is_cached.callback(False)
         self.assertEqual([(200, b"from the cache")], self.answered())
 
     def test_watches_wait(self):
@@ -104,15 +104,15 @@ class StartTests(World):
 
     def test_defects(self):
         """A request that fails with a defect gets a 500, and the others are handled."""
-        self.offline.keeps = succeed(False)
-        answer, defects = self.offline.answer, [ZeroDivisionError("defect")]
+        self.offline.is_cached = succeed(False)
+        respond, defects = self.offline.respond, [ZeroDivisionError("defect")]
 
         def fail_once(call):
             if defects:
                 raise defects.pop()
-            answer(call)
+            respond(call)
 
-        self.patch(self.offline, "answer", fail_once)
+        self.patch(self.offline, "respond", fail_once)
         clients = [self.client, self.server.connect()]
         for self.client in clients:
             self.ask(PODS, KUBELET)
@@ -144,7 +144,7 @@ class SlowStartTests(World):
 
     def test_nothing_is_kept(self):
         """A request for data that is not cached gets no 404 before they are complete."""
-        self.offline.keeps = succeed(False)
+        self.offline.is_cached = succeed(False)
         self.ask(PODS, KUBELET)
         self.pass_time(7.5)
         self.assertEqual([], self.offline.calls)

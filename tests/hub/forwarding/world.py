@@ -21,12 +21,12 @@ from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.server import ServerSettings
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.configuration import HubConfiguration
-from yurttunnel.hub.filters.watches import FollowedWatches
-from yurttunnel.hub.forwarding.answers import Answers
+from yurttunnel.hub.filters.watches import TrackedWatches
+from yurttunnel.hub.forwarding.cached_watches import CachedWatches
 from yurttunnel.hub.forwarding.forwarding import Forwarder
-from yurttunnel.hub.forwarding.kept_watches import KeptWatches
-from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
-from yurttunnel.hub.handler import Entrance, Hub
+from yurttunnel.hub.forwarding.responses import ResponseHandler
+from yurttunnel.hub.forwarding.token_reviews import TokenReviews
+from yurttunnel.hub.handler import Hub, ListenerHandler
 from yurttunnel.hub.interfaces import IIdentity, IOffline
 from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.policy import Policy
@@ -50,13 +50,13 @@ TOKEN = b"Authorization: Bearer abc"
 
 @implementer(IOffline)
 class Offline:
-    """Records the calls, and responds with a word, if it ``keeps`` the requested data."""
+    """Records the calls, and responds with a word, if it ``is_cached`` the requested data."""
 
     def __init__(self):
         self.calls = []
-        self.keeps = succeed(True)
+        self.is_cached = succeed(True)
 
-    def answer_if_kept(self, call):
+    def respond_if_cached(self, call):
         """Respond, if the data is cached."""
 
         def failed(failure):
@@ -65,11 +65,11 @@ class Offline:
                 call.exchange.abort()
             return False
 
-        return self.keeps.addCallback(lambda keeps: keeps and not self.answer(call)).addErrback(
-            failed
-        )
+        return self.is_cached.addCallback(
+            lambda is_cached: is_cached and not self.respond(call)
+        ).addErrback(failed)
 
-    def answer(self, call):
+    def respond(self, call):
         """Respond."""
         call.exchange.respond(200, [(b"Content-Type", b"text/plain")], b"from the cache")
         self.calls.append(call)
@@ -165,20 +165,20 @@ class World(SynchronousTestCase):
         self.filters = self.make_filters()
         self.informers = FakeInformers()
         configuration = HubConfiguration(self.informers, "kube-system", ())
-        self.policy = Policy(configuration, lambda keeps: None)
+        self.policy = Policy(configuration, lambda is_cached: None)
         self.offline = self.make_offline()
         self.kubelet_lease = KubeletLease(self.clock, "edge-1", 40)
-        self.answers = Answers(self.clock, self.cache, self.policy)
-        self.followed = FollowedWatches(self.clock)
+        self.responses = ResponseHandler(self.clock, self.cache, self.policy)
+        self.followed = TrackedWatches(self.clock)
         self.followed.startService()
-        self.tokens = SeenTokens(self.clock, self.cache, self.user_of)
+        self.tokens = TokenReviews(self.clock, self.cache, self.user_of)
         self.forwarder = Forwarder(
             self.clock,
             self.connections,
             Balancer(self.api_servers, rotates=False),
             self.health,
-            self.answers,
-            KeptWatches(self.policy, configuration, self.followed),
+            self.responses,
+            CachedWatches(self.policy, configuration, self.followed),
             self.tokens,
             self.offline,
         )
@@ -192,7 +192,7 @@ class World(SynchronousTestCase):
             self.kubelet_lease,
             self.limited,
         )
-        self.server.handler.answer = lambda exchange: Entrance(
+        self.server.handler.answer = lambda exchange: ListenerHandler(
             self.hub, self.local
         ).request_received(exchange)
         self.lines = logged_lines(self, "yurttunnel.hub")
@@ -223,7 +223,7 @@ class World(SynchronousTestCase):
         self.server.factory.close()
         self.connections.close()
         self.forwarder.close()
-        self.answers.close()
+        self.responses.close()
         self.hub.close()
         self.settle()
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.hub.media.encoding import body, frame
+from tests.hub.media.protobuf_encoding import body, frame
 
 DIRECTORY = Path(__file__).with_name("goldens")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.media.goldens import golden, goldens
-from tests.hub.media.support import cuts, media_of, read_list, read_watch, written_list
+from tests.hub.media.support import codec_of, cuts, read_list, read_watch, written_list
 from tests.yurtlab.api.test_protobuf import NAMESPACE
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.json_shapes import PARTIAL
@@ -32,26 +32,26 @@ class GoldenTests(SynchronousTestCase):
 
     def test_real(self):
         """Data sent by kubectl is parsed, and the encoder of these tests writes the same."""
-        media = media_of("protobuf")
-        meta, item = media.read_object(NAMESPACE)
+        codec = codec_of("protobuf")
+        meta, item = codec.read_object(NAMESPACE)
         self.assertEqual((meta, item.name), (TypeMeta("v1", "Namespace"), "team"))
-        self.assertEqual(media.object(meta, item.body), NAMESPACE)
+        self.assertEqual(codec.object(meta, item.body), NAMESPACE)
 
 
 class MediaTests:
     """Tests of one medium."""
 
-    media = ""
+    encoding = ""
     ending = ""
 
     def read(self, name, transform=""):
         """Parse a golden list; check that the result does not depend on the pieces."""
-        media, data = media_of(self.media, transform), golden(f"{name}.{self.ending}")
-        whole = read_list(media, [data])
+        codec, data = codec_of(self.encoding, transform), golden(f"{name}.{self.ending}")
+        whole = read_list(codec, [data])
         for pieces in cuts(data):
-            self.assertEqual(read_list(media, pieces), whole)
+            self.assertEqual(read_list(codec, pieces), whole)
         items, meta = whole
-        self.assertEqual(written_list(media, meta, [item.body for item in items]), data)
+        self.assertEqual(written_list(codec, meta, [item.body for item in items]), data)
         return whole
 
     def test_pods(self):
@@ -79,14 +79,14 @@ class MediaTests:
     def test_other_transform(self):
         """Objects of another transform are rejected."""
         with self.assertRaises(BadBody):
-            read_list(media_of(self.media, PARTIAL), [golden(f"pods.{self.ending}")])
+            read_list(codec_of(self.encoding, PARTIAL), [golden(f"pods.{self.ending}")])
 
     def test_incomplete(self):
         """An incomplete list is rejected."""
         data = golden(f"pods.{self.ending}")
-        reading = media_of(self.media).list_reader(10_000)
+        reading = codec_of(self.encoding).list_reader(10_000)
         # The fields of the envelope after the list may be missing in protobuf.
-        end = data.rindex(b"}") if self.media == "json" else len(data) - len(ENVELOPE_TAIL)
+        end = data.rindex(b"}") if self.encoding == "json" else len(data) - len(ENVELOPE_TAIL)
         for octet in data[:end]:
             with self.assertRaises(BadBody):
                 reading.finish()
@@ -94,10 +94,10 @@ class MediaTests:
 
     def test_watch(self):
         """Events are returned once they are complete, however frames are split."""
-        media, data = media_of(self.media), golden(f"watch.{self.ending}")
-        whole = read_watch(media, [data])
+        codec, data = codec_of(self.encoding), golden(f"watch.{self.ending}")
+        whole = read_watch(codec, [data])
         for pieces in cuts(data):
-            self.assertEqual(read_watch(media, pieces), whole)
+            self.assertEqual(read_watch(codec, pieces), whole)
         types = ["ADDED", "MODIFIED", "DELETED", "BOOKMARK", "BOOKMARK", "ERROR"]
         self.assertEqual([event.type for event in whole], types)
         self.assertEqual([event.item[:5] for event in whole[:3]], PODS)
@@ -105,24 +105,24 @@ class MediaTests:
 
     def test_watch_items(self):
         """Objects of a watch have the form of a list's items."""
-        media = media_of(self.media)
-        items, _ = read_list(media, [golden(f"pods.{self.ending}")])
-        events = read_watch(media, [golden(f"watch.{self.ending}")])
+        codec = codec_of(self.encoding)
+        items, _ = read_list(codec, [golden(f"pods.{self.ending}")])
+        events = read_watch(codec, [golden(f"watch.{self.ending}")])
         self.assertEqual([event.item for event in events[:3]], items)
 
     def test_events_written(self):
         """A watch is built as it was, bookmarks with the relevant fields."""
-        media, data = media_of(self.media), golden(f"watch.{self.ending}")
-        events = read_watch(media, [data])
-        frames = [media.watch_event(*event[:2], event.item.body) for event in events[:3]]
+        codec, data = codec_of(self.encoding), golden(f"watch.{self.ending}")
+        events = read_watch(codec, [data])
+        frames = [codec.watch_event(*event[:2], event.item.body) for event in events[:3]]
         self.assertTrue(data.startswith(b"".join(frames)))
         error = events[-1]
-        self.assertTrue(data.endswith(media.watch_event(*error[:2], error.status)))
+        self.assertTrue(data.endswith(codec.watch_event(*error[:2], error.status)))
 
     def test_bookmarks(self):
         """A bookmark has a version, and may mark the end of the initial events."""
-        media = media_of(self.media)
-        marks = read_watch(media, [golden(f"watch.{self.ending}")])[3:5]
+        codec = codec_of(self.encoding)
+        marks = read_watch(codec, [golden(f"watch.{self.ending}")])[3:5]
         self.assertEqual(
             [(mark.item, mark.initial_events_end) for mark in marks],
             [
@@ -131,58 +131,58 @@ class MediaTests:
             ],
         )
         written = [
-            media.bookmark(mark.meta, mark.item.version, mark.initial_events_end) for mark in marks
+            codec.bookmark(mark.meta, mark.item.version, mark.initial_events_end) for mark in marks
         ]
-        self.assertEqual(read_watch(media, written), marks)
+        self.assertEqual(read_watch(codec, written), marks)
 
     def test_error(self):
         """An error has no item, but a Status."""
-        media = media_of(self.media)
-        error = read_watch(media, [golden(f"watch.{self.ending}")])[-1]
+        codec = codec_of(self.encoding)
+        error = read_watch(codec, [golden(f"watch.{self.ending}")])[-1]
         self.assertIsNone(error.item)
         self.assertEqual(error.meta, TypeMeta("v1", "Status"))
-        meta, status = media.read_object(media.object(error.meta, error.status))
+        meta, status = codec.read_object(codec.object(error.meta, error.status))
         self.assertEqual((meta.kind, status.name), ("Status", ""))
 
     def test_objects(self):
         """An item of a list is converted to a complete object, and back."""
-        media = media_of(self.media)
-        items, meta = read_list(media, [golden(f"pods.{self.ending}")])
+        codec = codec_of(self.encoding)
+        items, meta = read_list(codec, [golden(f"pods.{self.ending}")])
         for item in items:
-            self.assertEqual(media.read_object(media.object(meta.type, item.body)), (POD, item))
+            self.assertEqual(codec.read_object(codec.object(meta.type, item.body)), (POD, item))
 
     def test_largest(self):
         """An item over the maximum size is rejected, in lists and watches."""
-        media, data = media_of(self.media), golden(f"pods.{self.ending}")
-        items, _ = read_list(media, [data])
+        codec, data = codec_of(self.encoding), golden(f"pods.{self.ending}")
+        items, _ = read_list(codec, [data])
         largest = max(len(item.body) for item in items)
-        self.assertEqual(read_list(media, [data], largest)[0], items)
+        self.assertEqual(read_list(codec, [data], largest)[0], items)
         for pieces in cuts(data):
             with self.assertRaises(BadBody):
-                read_list(media, pieces, largest - 1)
+                read_list(codec, pieces, largest - 1)
         with self.assertRaises(BadBody):
-            read_watch(media, [golden(f"watch.{self.ending}")], largest)
+            read_watch(codec, [golden(f"watch.{self.ending}")], largest)
 
     def test_nonsense(self):
         """Other data is rejected with a one-line message, early or at its end."""
-        media = media_of(self.media)
+        codec = codec_of(self.encoding)
         for data in (b"", b"[]", b"null", b"x" * 5000, b"\x80" * 50, b"\xff" * 50, b"{}", b"  "):
             with self.assertRaises(BadBody) as caught:
-                read_list(media, [data])
+                read_list(codec, [data])
             self.assertNotIn("\n", str(caught.exception))
         for data in (b"[[]]", b"null", b"x" * 5000, b"\x80" * 50, b"\xff" * 50, b"{ }\n"):
             with self.assertRaises(BadBody) as caught:
-                read_watch(media, [data])
+                read_watch(codec, [data])
             self.assertNotIn("\n", str(caught.exception))
 
 
 class JsonTests(MediaTests, SynchronousTestCase):
     """JSON."""
 
-    media, ending = "json", "json"
+    encoding, ending = "json", "json"
 
 
 class ProtobufTests(MediaTests, SynchronousTestCase):
     """Kubernetes protobuf."""
 
-    media, ending = "protobuf", "pb"
+    encoding, ending = "protobuf", "pb"

@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.media.goldens import META, compact
-from tests.hub.media.support import cuts, media_of, read_list, read_watch, written_list
+from tests.hub.media.support import codec_of, cuts, read_list, read_watch, written_list
 from yurttunnel.hub.media.interfaces import ListMeta, TypeMeta
 from yurttunnel.hub.media.json_values import MAX_GUESS
 from yurttunnel.kube.protobuf_fields import BadBody
 
 POD = TypeMeta("v1", "Pod")
 NAMESPACE = TypeMeta("v1", "Namespace")
-JSON = media_of("json")
+JSON = codec_of("json")
 
 
 def list_of(*items, **members):
@@ -225,7 +225,7 @@ class ObjectTests(SynchronousTestCase):
 
     def test_held(self):
         """A deleted object exists as long as it has a grace period or finalizers."""
-        table = media_of("json", "Table")
+        table = codec_of("json", "Table")
         for meta, held in (
             (None, False),
             ({"name": "a", "finalizers": None}, False),
@@ -234,11 +234,11 @@ class ObjectTests(SynchronousTestCase):
             ({"deletionGracePeriodSeconds": 0, "finalizers": ["example.com/wait"]}, True),
         ):
             item = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}}
-            self.assertEqual(held, JSON.is_held(compact(item), POD))
+            self.assertEqual(held, JSON.is_terminating(compact(item), POD))
             row = compact({"cells": [], "object": item})
-            self.assertEqual(held, table.is_held(row, TypeMeta(META, "Table")))
+            self.assertEqual(held, table.is_terminating(row, TypeMeta(META, "Table")))
         with self.assertRaises(BadBody):
-            JSON.is_held(b'{"metadata":{"finalizers":7}}', POD)
+            JSON.is_terminating(b'{"metadata":{"finalizers":7}}', POD)
 
     def test_held_namespaces(self):
         """A terminating Namespace exists as long as it has finalizers of its own."""
@@ -251,11 +251,13 @@ class ObjectTests(SynchronousTestCase):
             (TypeMeta("example.org/v1", "Other"), {"finalizers": 7}, False),
         ):
             ending = {"name": "a", "deletionTimestamp": "2025-01-02T00:00:00Z"}
-            self.assertEqual(held, JSON.is_held(compact({"metadata": ending, "spec": spec}), type))
+            self.assertEqual(
+                held, JSON.is_terminating(compact({"metadata": ending, "spec": spec}), type)
+            )
             there = {"metadata": {"name": "a"}, "spec": spec}
-            self.assertFalse(JSON.is_held(compact(there), type))
+            self.assertFalse(JSON.is_terminating(compact(there), type))
         with self.assertRaises(BadBody):
-            JSON.is_held(compact({"metadata": ending, "spec": 7}), NAMESPACE)
+            JSON.is_terminating(compact({"metadata": ending, "spec": 7}), NAMESPACE)
 
     def test_refused(self):
         """These are not objects."""
@@ -329,7 +331,7 @@ class WatchTests(SynchronousTestCase):
 class TableTests(SynchronousTestCase):
     """Tables, whose items are rows."""
 
-    table = media_of("json", "Table")
+    table = codec_of("json", "Table")
     columns = b'[{"name":"Name","type":"string","format":"name"}]'
     type = TypeMeta(META, "Table")
 
@@ -408,4 +410,4 @@ class TableTests(SynchronousTestCase):
     def test_protobuf(self):
         """There are no Tables in protobuf."""
         with self.assertRaises(AssertionError):
-            media_of("protobuf", "Table")
+            codec_of("protobuf", "Table")

@@ -7,7 +7,7 @@ import json
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.hub.media.interfaces import TypeMeta
-from yurttunnel.hub.media.occurrences import beyond, occurrences
+from yurttunnel.hub.media.occurrences import occurrences, update_patch
 from yurttunnel.hub.media.protobuf_objects import envelope
 from yurttunnel.kube.protobuf_fields import BadBody, encode_bytes, encode_varint
 
@@ -91,12 +91,12 @@ class ComparingTests(SynchronousTestCase):
             ),
             ({"series": READ_SERIES}, {"series": READ_SERIES}, {}),
         ):
-            self.assertEqual(patch, beyond(kept, there), kept)
+            self.assertEqual(patch, update_patch(kept, there), kept)
 
     def test_nonsense(self):
         """Values of other types are lower than any."""
         for value in (None, "x", [], {}, "9"):
             kept = {"count": value, "lastTimestamp": value, "series": value}
-            self.assertEqual({}, beyond(kept, {"count": 0}), value)
+            self.assertEqual({}, update_patch(kept, {"count": 0}), value)
             there = {"count": 1, "lastTimestamp": TIME}
-            self.assertEqual(there, beyond(there, kept), value)
+            self.assertEqual(there, update_patch(there, kept), value)

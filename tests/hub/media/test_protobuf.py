@@ -6,15 +6,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.hub.media.encoding import MAGIC, body, field, frame, message, varint
-from tests.hub.media.support import media_of, read_list, read_watch, written_list
+from tests.hub.media.protobuf_encoding import MAGIC, body, field, frame, message, varint
+from tests.hub.media.support import codec_of, read_list, read_watch, written_list
 from yurttunnel.hub.media.interfaces import ListMeta, TypeMeta
 from yurttunnel.hub.media.protobuf_lists import MAX_FIELD
 from yurttunnel.kube.protobuf_fields import BadBody
 
 POD = TypeMeta("v1", "Pod")
 NAMESPACE = TypeMeta("v1", "Namespace")
-PROTOBUF = media_of("protobuf")
+PROTOBUF = codec_of("protobuf")
 POD_LIST = message("TypeMeta", {"apiVersion": "v1", "kind": "PodList"})
 LIST_META = field(1, field(2, "9"))
 
@@ -164,7 +164,7 @@ class ObjectTests(SynchronousTestCase):
             (field(10, 0) + field(14, "example.com/wait"), True),
         ):
             item = field(1, field(1, "a") + field(6, "7") + more) + field(2, field(14, "spec"))
-            self.assertEqual(held, PROTOBUF.is_held(item, POD))
+            self.assertEqual(held, PROTOBUF.is_terminating(item, POD))
 
     def test_held_namespaces(self):
         """A terminating Namespace exists as long as it has finalizers of its own."""
@@ -176,7 +176,7 @@ class ObjectTests(SynchronousTestCase):
             (POD, ending, field(1, "kubernetes"), False),
         ):
             item = field(1, field(1, "a") + more) + field(2, spec) + field(3, field(1, "Active"))
-            self.assertEqual(held, PROTOBUF.is_held(item, type))
+            self.assertEqual(held, PROTOBUF.is_terminating(item, type))
 
     def test_refused(self):
         """These are not objects."""

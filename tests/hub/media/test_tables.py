@@ -6,7 +6,7 @@ import json
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.codecs import codec_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.tables import conversion
 from yurttunnel.hub.request.requests import Form
@@ -54,7 +54,7 @@ class TableTests(SynchronousTestCase):
         """Return a Table of items that are cached in a form."""
         made = conversion(kept, TABLE, NOW)
         bodies = [made.body(one) for one in items]
-        writer = media_for(TABLE).list_writer(
+        writer = codec_for(TABLE).list_writer(
             ListMeta(made.type, "9", columns=made.columns), [len(body) for body in bodies]
         )
         return json.loads(writer.head + writer.items(bodies) + writer.tail)
@@ -111,8 +111,8 @@ class MetadataTests(SynchronousTestCase):
         made = conversion(PROTOBUF, wanted, NOW)
         body = made.body(pod_in_protobuf())
         self.assertTrue(pod_in_protobuf().body.startswith(body))
-        media = media_for(wanted)
-        type, found = media.read_object(media.object(made.type, body))
+        codec = codec_for(wanted)
+        type, found = codec.read_object(codec.object(made.type, body))
         self.assertEqual(made.type, type)
         self.assertEqual(pod_in_protobuf()._replace(body=body), found)
 

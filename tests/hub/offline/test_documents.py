@@ -14,7 +14,7 @@ class DocumentTests(OfflineTestCase):
     def test_everybody_gets_them(self):
         """All clients share the documents, in their media types."""
         for path in ("/version", "/api", "/apis", "/apis/discovery.k8s.io/v1", "/openapi/v3"):
-            self.keep_document(path, b'{"x":1}')
+            self.store_document(path, b'{"x":1}')
             for agent in (b"coredns", b"kubectl/v1", b"curl"):
                 status, fields, body = self.ask(path + "?timeout=32s", agent=agent)
                 self.assertEqual((200, b'{"x":1}'), (status, body))
@@ -22,8 +22,8 @@ class DocumentTests(OfflineTestCase):
 
     def test_representations(self):
         """Aggregated discovery is served to clients that request it."""
-        self.keep_document("/apis", b"list")
-        self.keep_document("/apis", b"aggregated", V2, V2_FORM)
+        self.store_document("/apis", b"list")
+        self.store_document("/apis", b"aggregated", V2, V2_FORM)
         kubectl = b"Accept: " + V2.encode() + b",application/json"
         status, fields, body = self.ask("/apis", kubectl)
         self.assertEqual((200, b"aggregated"), (status, body))

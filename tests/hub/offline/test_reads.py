@@ -7,10 +7,10 @@ import json
 from twisted.internet.defer import Deferred
 
 from tests.http.support import request
-from tests.hub.cache.memory import Listed
+from tests.hub.cache.memory import CachedList
 from tests.hub.offline.world import OfflineTestCase, collection, item
 from yurttunnel.hub.cache.interfaces import Scope
-from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.codecs import codec_for
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import Form
@@ -102,7 +102,7 @@ class GetTests(OfflineTestCase):
         self.keep_one("pods.v1.core", protobuf_item("a"), form="protobuf")
         status, fields, body = self.ask("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual(b"application/vnd.kubernetes.protobuf", fields[b"content-type"])
-        type, found = media_for(Form("protobuf")).read_object(body)
+        type, found = codec_for(Form("protobuf")).read_object(body)
         self.assertEqual((200, TypeMeta("v1", "Pod"), "a"), (status, type, found.name))
 
     def test_the_newest_form(self):
@@ -182,7 +182,7 @@ class ListTests(OfflineTestCase):
             (200, b"application/vnd.kubernetes.protobuf", len(body)),
             (status, fields[b"content-type"], int(fields[b"content-length"])),
         )
-        reader = media_for(Form("protobuf")).list_reader(10_000)
+        reader = codec_for(Form("protobuf")).list_reader(10_000)
         self.assertEqual(["a", "b"], [one.name for one in reader.feed(body)])
         self.assertEqual(ListMeta(TypeMeta("v1", "Service"), "7"), reader.finish())
 
@@ -435,7 +435,7 @@ class TransformTests(OfflineTestCase):
         self.keep("services.v1.core", *whole, form="protobuf", version=7)
         status, fields, body = self.ask("/api/v1/services", PARTIAL_PROTOBUF)
         self.assertEqual((200, len(body)), (status, int(fields[b"content-length"])))
-        reader = media_for(Form("protobuf", "PartialObjectMetadata", "v1")).list_reader(1000)
+        reader = codec_for(Form("protobuf", "PartialObjectMetadata", "v1")).list_reader(1000)
         found = reader.feed(body)
         self.assertEqual(["a", "b"], [one.name for one in found])
         self.assertNotIn(spec, body)
@@ -449,14 +449,14 @@ class TransformTests(OfflineTestCase):
         many = [protobuf_item(f"s{number:04}", more=spec) for number in range(3000)]
         self.keep("services.v1.core", *many, form="protobuf")
         connection = self.server.connect()
-        reads, read = [], Listed.read
+        reads, read = [], CachedList.read
 
         def leaving(listed):
             reads.append(listed)
             connection.abortConnection()
             return read(listed)
 
-        self.patch(Listed, "read", leaving)
+        self.patch(CachedList, "read", leaving)
         connection.receive(request(b"/api/v1/services", b"User-Agent: kubelet", PARTIAL_PROTOBUF))
         self.assertEqual((1, 0), (len(reads), self.cache.listed))
 

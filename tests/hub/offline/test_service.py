@@ -27,8 +27,8 @@ def break_lists(case):
         listed = case.successResultOf(list_now(scope))
         read = listed.read
         first = read()
-        answers = [first, fail(CacheFailed("the disk is broken"))]
-        listed.read = lambda: answers.pop(0)
+        responses = [first, fail(CacheFailed("the disk is broken"))]
+        listed.read = lambda: responses.pop(0)
         return succeed(listed)
 
     case.patch(case.cache, "list", breaking)
@@ -92,7 +92,7 @@ class FailureTests(OfflineTestCase):
         """Nothing is left of a request whose client disconnects."""
         connection = self.open("/api/v1/namespaces/n/events", b"Content-Length: 10", method=b"POST")
         connection.abortConnection()
-        self.assertEqual({("create", "none"): 1}, dict(self.offline.answers))
+        self.assertEqual({("create", "none"): 1}, dict(self.offline.responses))
 
 
 class KeptOnlyTests(OfflineTestCase):
@@ -104,18 +104,18 @@ class KeptOnlyTests(OfflineTestCase):
         """Assert that nothing is sent."""
         self.assertEqual(b"", self.open(target, *fields).sent)
         self.assertEqual([False], self.found)
-        self.assertEqual({}, self.offline.answers)
+        self.assertEqual({}, self.offline.responses)
         self.found.clear()
 
     def test_kept(self):
         """Cached data is served, and counted."""
         self.keep("services.v1.core", item("a"))
-        self.keep_document("/version", b"{}")
+        self.store_document("/version", b"{}")
         for target in (TARGET, "/api/v1/services", "/version"):
             self.assertEqual(200, self.ask(target)[0])
         self.assertEqual([True] * 3, self.found)
         counts = {("get", "200"): 2, ("list", "200"): 1}
-        self.assertEqual(counts, self.offline.answers)
+        self.assertEqual(counts, self.offline.responses)
 
     def test_not_kept(self):
         """If it is not cached, or not for this caller, nothing is sent."""

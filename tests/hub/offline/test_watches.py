@@ -161,7 +161,7 @@ class BeginningTests(WatchTestCase):
         settle(self.clock, connection)
         self.assertEqual(2000, len(self.names(connection)))
         self.assert_parked(connection)
-        self.assertEqual(1, len(self.offline.parked))
+        self.assertEqual(1, len(self.offline.open_watches))
 
 
 class ParkedTests(WatchTestCase):
@@ -179,7 +179,7 @@ class ParkedTests(WatchTestCase):
         self.assert_parked(connection)
         self.clock.pump([1] * 2)
         self.assert_ended(connection)
-        self.assertEqual(0, len(self.offline.parked))
+        self.assertEqual(0, len(self.offline.open_watches))
 
     def test_without_a_time(self):
         """Without a timeout it lasts from half an hour to an hour."""
@@ -192,7 +192,7 @@ class ParkedTests(WatchTestCase):
             self.clock.advance(1)
             for connection in connections:
                 connection.turn()
-            ends += [second] * (20 - len(ends) - len(self.offline.parked))
+            ends += [second] * (20 - len(ends) - len(self.offline.open_watches))
         self.assertEqual(20, len(ends))
         self.assertGreater(len(set(ends)), 10)
         for connection in connections:
@@ -226,12 +226,12 @@ class ParkedTests(WatchTestCase):
     def test_the_cloud_is_back(self):
         """All end within two seconds, but not at once."""
         connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(300)]
-        self.assertEqual(300, len(self.offline.parked))
+        self.assertEqual(300, len(self.offline.open_watches))
         self.connectivity.change(True)
         left = []
         for _ in range(20):
             self.clock.pump([0.05] * 2)
-            left.append(len(self.offline.parked))
+            left.append(len(self.offline.open_watches))
         self.assertEqual(0, left[-1])
         steps = [before - after for before, after in zip([300, *left], left, strict=False)]
         self.assertLess(max(steps), 50, steps)
@@ -262,7 +262,7 @@ class ParkedTests(WatchTestCase):
         """A watch whose client has disconnected is forgotten."""
         connection = self.open(WATCH)
         connection.abortConnection()
-        self.assertEqual(0, len(self.offline.parked))
+        self.assertEqual(0, len(self.offline.open_watches))
         self.clock.pump([1] * 3)
 
     def test_the_hub_stops(self):

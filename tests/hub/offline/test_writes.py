@@ -9,10 +9,10 @@ from collections import Counter
 from tests.hub.offline.world import OfflineTestCase, item
 from tests.hub.request.tokens import jwt, service_account_token
 from yurttunnel.http.bearer import MAX_TOKEN
-from yurttunnel.hub.cache.events import SHARE
+from yurttunnel.hub.cache.events import OWNER_SHARE
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.protobuf_objects import envelope
-from yurttunnel.hub.offline.writes import LONGEST_BODY
+from yurttunnel.hub.offline.writes import MAX_BODY
 from yurttunnel.hub.request.callers import read_token
 from yurttunnel.kube.protobuf_fields import encode_bytes
 
@@ -65,7 +65,7 @@ class RefusedTests(OfflineTestCase):
 
     def test_long_bodies(self):
         """A body that is too long is rejected, but not for requests that are rejected anyway."""
-        length = b"Content-Length: %d" % (LONGEST_BODY + 1)
+        length = b"Content-Length: %d" % (MAX_BODY + 1)
         for target, status, reason in (
             (EVENTS, 413, "RequestEntityTooLarge"),
             ("/api/v1/namespaces/n/pods", 503, "ServiceUnavailable"),
@@ -104,7 +104,7 @@ class EventTests(OfflineTestCase):
 
     def kept(self):
         """Return the stored Events."""
-        return self.successResultOf(self.cache.kept_events(99))
+        return self.successResultOf(self.cache.stored_events(99))
 
     def create(self, body, *fields, target=EVENTS):
         """Create an Event."""
@@ -124,7 +124,7 @@ class EventTests(OfflineTestCase):
             kept = self.kept()[-1]
             self.assertEqual((target, "application/json", ""), (kept.path, *kept[2::2]))
             self.assertEqual(event, json.loads(kept.body))
-        self.assertEqual(2, self.offline.events.kept)
+        self.assertEqual(2, self.offline.events.stored)
 
     def test_names(self):
         """An Event without a name gets one, so that it is not sent twice."""
@@ -155,7 +155,7 @@ class EventTests(OfflineTestCase):
         event = b'{"metadata":{"generateName":"e-"},"related":[' + b"1," * 500_000 + b"1]}"
         before = time.process_time()
         self.assertEqual([413] * 15, [self.create(event)[0] for _ in range(15)])
-        event = event[: LONGEST_BODY - 3] + b"1]}"
+        event = event[: MAX_BODY - 3] + b"1]}"
         self.assertEqual([201] * 15, [self.create(event)[0] for _ in range(15)])
         self.assertLess(time.process_time() - before, 1)
 
@@ -244,7 +244,7 @@ class EventTests(OfflineTestCase):
         field = b"Authorization: Bearer " + token.encode()
         found = [self.create(body, field)[0] for _ in range(10)]
         self.assertEqual([201] * 8 + [503] * 2, found)
-        self.assertLessEqual(sum(len(event.body) for event in self.kept()), SHARE)
+        self.assertLessEqual(sum(len(event.body) for event in self.kept()), OWNER_SHARE)
 
     def test_tokens_count(self):
         """The token counts, too: a long one takes more than a short body."""
@@ -253,8 +253,8 @@ class EventTests(OfflineTestCase):
         field = b"Authorization: Bearer " + token.encode()
         found = Counter(self.create({"metadata": {"name": "e"}}, field)[0] for _ in range(140))
         self.assertGreater(found[503], 0)
-        kept = self.successResultOf(self.cache.kept_events(200))
-        self.assertLessEqual(sum(len(each.body) + len(each.token) for each in kept), SHARE)
+        kept = self.successResultOf(self.cache.stored_events(200))
+        self.assertLessEqual(sum(len(each.body) + len(each.token) for each in kept), OWNER_SHARE)
 
     def test_bodies_that_were_read(self):
         """An Event that was being forwarded when the cloud became unreachable is stored as well."""
@@ -265,7 +265,7 @@ class EventTests(OfflineTestCase):
 
     def test_long_bodies_that_were_read(self):
         """A body that is too long is rejected in this case, too."""
-        self.body = b'{"metadata":{"name":"e"}}'.ljust(LONGEST_BODY + 1)
+        self.body = b'{"metadata":{"name":"e"}}'.ljust(MAX_BODY + 1)
         self.assertEqual(413, self.create(b"")[0])
         self.assertEqual(0, len(self.kept()))
 

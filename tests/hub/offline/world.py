@@ -14,7 +14,7 @@ from tests.http.support import Server, request, responses, settle
 from tests.hub.cache.memory import MemoryCache
 from tests.hub.filters.fakes import FakeFilters
 from tests.hub.request.tokens import subject
-from yurttunnel.hub.cache.interfaces import Collection, KeptDocument, Scope
+from yurttunnel.hub.cache.interfaces import CachedDocument, Collection, Scope
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
@@ -75,15 +75,15 @@ def collection(client="kubelet", resource="pods.v1.core", form="json", view=""):
 class OfflineTestCase(SynchronousTestCase):
     """``node`` is edge-1; its hub has a cache in memory.
 
-    Requests arrive on loopback, unless ``local`` is false; ``holder`` is the client whose share
-    they use. ``body`` is the body if it was read already. With ``if_kept`` requests are served only
-    if cached; ``found`` says whether they were.
+    Requests arrive on loopback, unless ``local`` is false; ``share_holder`` is the client whose
+    share they use. ``body`` is the body if it was read already. With ``if_kept`` requests are
+    served only if cached; ``found`` says whether they were.
     """
 
     local = True
     if_kept = False
     body = None
-    holder = None
+    share_holder = None
     placeholders = True
 
     def setUp(self):
@@ -125,11 +125,11 @@ class OfflineTestCase(SynchronousTestCase):
         """Serve a request like the hub's listeners."""
         head = exchange.head
         request, caller = parse_request(head), caller_of(head, self.local)
-        call = HubCall(exchange, request, caller, forms_of(head), self.holder, self.body)
+        call = HubCall(exchange, request, caller, forms_of(head), self.share_holder, self.body)
         if self.if_kept:
-            self.offline.answer_if_kept(call).addCallback(self.found.append)
+            self.offline.respond_if_cached(call).addCallback(self.found.append)
         else:
-            self.offline.answer(call)
+            self.offline.respond(call)
 
     # -- the cache -----------------------------------------------------------------------------
 
@@ -143,13 +143,13 @@ class OfflineTestCase(SynchronousTestCase):
         """Cache an object."""
         self.cache.upsert(collection(client, resource, form), TYPES[resource], one)
 
-    def keep_document(self, path, body, content_type="application/json", form="application/json"):
+    def store_document(self, path, body, content_type="application/json", form="application/json"):
         """Cache a document."""
-        self.cache.keep_document("", path, form, KeptDocument(content_type, body))
+        self.cache.store_document("", path, form, CachedDocument(content_type, body))
 
     def accept(self, token, until=math.inf):
         """Store that the API has accepted a token."""
-        self.cache.accept_token(read_token(token).digest, subject(token), until)
+        self.cache.store_token(read_token(token).digest, subject(token), until)
 
     # -- requests ------------------------------------------------------------------------------
 

@@ -10,10 +10,10 @@ from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.accept import (
     document_form,
     document_forms,
+    encoding_of,
     forms_of,
     json_forms,
     json_only,
-    media_of,
 )
 from yurttunnel.hub.request.requests import Form
 
@@ -99,10 +99,10 @@ class ContentTests(SynchronousTestCase):
 
     def test_media(self):
         """It determines the medium of a body."""
-        self.assertEqual("json", media_of(b"Application/JSON; charset=utf-8"))
-        self.assertEqual("protobuf", media_of(b"application/vnd.kubernetes.protobuf"))
-        self.assertEqual("", media_of(b"application/yaml"))
-        self.assertEqual("", media_of(b""))
+        self.assertEqual("json", encoding_of(b"Application/JSON; charset=utf-8"))
+        self.assertEqual("protobuf", encoding_of(b"application/vnd.kubernetes.protobuf"))
+        self.assertEqual("", encoding_of(b"application/yaml"))
+        self.assertEqual("", encoding_of(b""))
 
 
 class LengthTests(SynchronousTestCase):

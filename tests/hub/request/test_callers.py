@@ -10,7 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.hub.request.tokens import jwt
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.callers import LONGEST_COMPONENT, caller_of, read_token
+from yurttunnel.hub.request.callers import MAX_COMPONENT, caller_of, read_token
 from yurttunnel.hub.request.requests import Caller
 
 
@@ -41,7 +41,7 @@ class CallerTests(SynchronousTestCase):
 
     def test_long_components(self):
         """A long component is truncated."""
-        longest = "a" * LONGEST_COMPONENT
+        longest = "a" * MAX_COMPONENT
         found = self.component(longest.encode() + b"b" * 10_000)
         self.assertEqual(longest, found)
         self.assertIs(found, self.component(longest.encode() + b"bc"), "the rest is remembered")
@@ -54,10 +54,12 @@ class CallerTests(SynchronousTestCase):
 
     def test_keeping(self):
         """``Edge-Cache: true`` requests caching."""
-        self.assertTrue(caller((b"Edge-Cache", b"True")).keep)
-        self.assertTrue(caller((b"edge-cache", b"true"), (b"Authorization", b"Bearer a")).keep)
+        self.assertTrue(caller((b"Edge-Cache", b"True")).wants_caching)
+        self.assertTrue(
+            caller((b"edge-cache", b"true"), (b"Authorization", b"Bearer a")).wants_caching
+        )
         for fields in ([], [(b"Edge-Cache", b"false")], [(b"Edge-Cache", b"")]):
-            self.assertFalse(caller(*fields).keep, fields)
+            self.assertFalse(caller(*fields).wants_caching, fields)
 
     def test_other_credentials(self):
         """Other credentials are rejected, not ignored."""

@@ -9,13 +9,13 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.parsing import (
-    LONGEST_SEGMENT,
-    MOST_PARAMETERS,
-    MOST_SEGMENTS,
+    MAX_PARAMETERS,
+    MAX_SEGMENT_LENGTH,
+    MAX_SEGMENTS,
     parse_request,
 )
 from yurttunnel.hub.request.requests import (
-    LONGEST_SELECTORS,
+    MAX_SELECTORS,
     ApiRequest,
     ListOptions,
     ResourceType,
@@ -184,7 +184,7 @@ class PathTests(SynchronousTestCase):
 
     def test_long_names(self):
         """A name has at most 253 bytes, in any encoding."""
-        longest = "n" * LONGEST_SEGMENT
+        longest = "n" * MAX_SEGMENT_LENGTH
         self.assertEqual(longest, parse(f"/api/v1/nodes/{longest}").name)
         for longer in (longest + "n", "%c3%a4" * 127):
             error = self.assertRaises(RequestFailed, parse, f"/api/v1/nodes/{longer}")
@@ -192,7 +192,7 @@ class PathTests(SynchronousTestCase):
 
     def test_many_names(self):
         """A path has at most 64 segments, except after ``/proxy``."""
-        names = "/a" * MOST_SEGMENTS
+        names = "/a" * MAX_SEGMENTS
         self.assertEqual(names, parse(names).path)
         self.assertEqual(names, parse(f"{names}/").path)
         for more in (f"{names}/a", f"/api/v1/nodes{names}", "/a" * 200_000):
@@ -265,7 +265,7 @@ class QueryTests(SynchronousTestCase):
 
     def test_many_parameters(self):
         """A list has at most 1,000 parameters."""
-        most = "&".join(["a"] * (MOST_PARAMETERS - 1))
+        most = "&".join(["a"] * (MAX_PARAMETERS - 1))
         self.assertEqual(7, self.options(f"{most}&limit=7").limit)
         error = self.assertRaises(RequestFailed, self.options, f"{most}&a&limit=7")
         self.assertEqual(400, error.status)
@@ -273,7 +273,7 @@ class QueryTests(SynchronousTestCase):
 
     def test_long_selectors(self):
         """A very long selector is not searched for a name, because each term takes time."""
-        for length, name in ((LONGEST_SELECTORS, "p"), (LONGEST_SELECTORS + 1, "")):
+        for length, name in ((MAX_SELECTORS, "p"), (MAX_SELECTORS + 1, "")):
             selector = "metadata.name=p".ljust(length, ",")
             self.assertEqual(name, parse(f"/api/v1/pods?fieldSelector={selector}").name)
 

@@ -7,8 +7,8 @@ import json
 from twisted.internet.error import ConnectionLost
 
 from tests.hub.upstream.test_node_lease import PlayedServers
-from yurttunnel.hub.cache.interfaces import KeptEvent
-from yurttunnel.hub.upstream.calls import TokenRefused
+from yurttunnel.hub.cache.interfaces import StoredEvent
+from yurttunnel.hub.upstream.calls import TokenRejected
 
 REVIEWS = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
@@ -21,7 +21,7 @@ def review(**user):
 class OwnerTests(PlayedServers):
     """The authorization of an owner whose token has expired."""
 
-    event = KeptEvent(
+    event = StoredEvent(
         1,
         "/api/v1/namespaces/x/events",
         "application/json",
@@ -53,7 +53,7 @@ class SameNameTests(PlayedServers):
         """Send an Event with these occurrences, which exists in the API already."""
         body = json.dumps({"metadata": {"name": "web.1"}, **told}).encode()
         owner = "system:serviceaccount:x:web" if token else ""
-        event = KeptEvent(1, self.path, "application/json", body, token, owner)
+        event = StoredEvent(1, self.path, "application/json", body, token, owner)
         sent = self.calls.send_event(event)
         self.settle()
         self.assertEqual(f"POST {self.path}", self.asked()[0])
@@ -144,7 +144,7 @@ class SameNameTests(PlayedServers):
 class UserTests(PlayedServers):
     """The owner of a token."""
 
-    def ask(self, *answer):
+    def send(self, *answer):
         """Send the request, and respond to it."""
         asked = self.calls.user_of("abc")
         self.settle()
@@ -154,7 +154,7 @@ class UserTests(PlayedServers):
 
     def test_known(self):
         """The review is created with the token, on a connection without the node's certificate."""
-        asked = self.ask()
+        asked = self.send()
         line, body = self.asked()
         self.assertEqual(f"POST {REVIEWS}", line)
         self.assertEqual("SelfSubjectReview", json.loads(body)["kind"])
@@ -165,7 +165,7 @@ class UserTests(PlayedServers):
 
     def test_refused(self):
         """401 means that the token is not valid."""
-        self.failureResultOf(self.ask(401), TokenRefused)
+        self.failureResultOf(self.send(401), TokenRejected)
 
     def test_not_told(self):
         """Other responses say nothing; the anonymous user is not an owner, either."""
@@ -182,7 +182,7 @@ class UserTests(PlayedServers):
             (201, b"{"),
             (201, b"[" * 100_000),
         ):
-            self.assertEqual("", self.successResultOf(self.ask(*answer)), answer)
+            self.assertEqual("", self.successResultOf(self.send(*answer)), answer)
 
     def test_before_there_were_such_reviews(self):
         """Before Kubernetes 1.28 there is no such review, and the node creates a TokenReview."""
@@ -196,7 +196,7 @@ class UserTests(PlayedServers):
             (404, {"authenticated": True}, ""),
             (404, [], ""),
         ):
-            asked = self.ask(status, b"{}", 0)
+            asked = self.send(status, b"{}", 0)
             line, body = self.asked()
             self.assertEqual("POST /apis/authentication.k8s.io/v1/tokenreviews", line)
             self.assertEqual({"token": "abc"}, json.loads(body)["spec"])
@@ -206,17 +206,17 @@ class UserTests(PlayedServers):
 
     def test_no_reviews_at_all(self):
         """If the node may not create reviews, either, the owner is unknown."""
-        asked = self.ask(404)
+        asked = self.send(404)
         self.answer(403)
         self.assertEqual("", self.successResultOf(asked))
 
     def test_connections_that_were_kept(self):
         """Idle connections may all have been closed, so the retry uses a new one."""
-        first, second = self.ask(), self.ask()
+        first, second = self.send(), self.send()
         for number, asked in enumerate((first, second)):
             self.answer(201, review(username="a"), number)
             self.assertEqual("a", self.successResultOf(asked))
-        asked = self.ask()
+        asked = self.send()
         [used] = [each for each in self.connections.played if len(each.sent) > each.seen]
         used.break_off(ConnectionLost())
         self.settle()
@@ -226,11 +226,11 @@ class UserTests(PlayedServers):
 
     def test_unreachable(self):
         """Without a response there is one retry, on a new connection; then the owner is unknown."""
-        asked = self.ask()
+        asked = self.send()
         for _ in range(2):
             self.connections.played[-1].break_off(ConnectionLost())
             self.settle()
         self.assertEqual("", self.successResultOf(asked))
         self.assertEqual(2, len(self.connections.played))
         self.first.healthy = False
-        self.assertEqual("", self.successResultOf(self.ask()))
+        self.assertEqual("", self.successResultOf(self.send()))

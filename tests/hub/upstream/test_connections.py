@@ -77,7 +77,7 @@ class ConnectionsTests(TestCase):
         name = "nobody" if certificate is None else certificate.subject.rfc4514_string()
         exchange.respond(200, [], name.encode())
 
-    async def ask(self, as_node=True, server=None):
+    async def send(self, as_node=True, server=None):
         """Return the client's name as the server sees it."""
         connection = await maybeDeferred(self.connections.take, server or self.server, as_node)
         return (await fetch(connection, b"GET", b"/", [(b"Host", b"api")])).body.decode()
@@ -93,18 +93,18 @@ class ConnectionsTests(TestCase):
     async def test_identities(self):
         """The node uses its certificate, a token uses none; both connections are kept."""
         for _ in range(2):
-            self.assertIn("edge-1", await self.ask())
-            self.assertEqual("nobody", await self.ask(as_node=False))
+            self.assertIn("edge-1", await self.send())
+            self.assertEqual("nobody", await self.send(as_node=False))
         self.assertEqual(2, self.connections.statistics.connects)
 
     async def test_renewal(self):
         """With a new certificate new connections are used; each renewal is reported once."""
-        await self.ask()
+        await self.send()
         for name in ("edge-2", "edge-3"):
             renewed = self.issuer.node(name)
             self.identity.node.rotate(renewed, utc_now(self.issuer.clock))
             self.assertEqual(0, self.connections.statistics.idle)
-            self.assertIn(name, await self.ask())
+            self.assertIn(name, await self.send())
         self.assertEqual(1, len(self.identity.node.on_rotated))
 
     async def test_other_name(self):
@@ -143,15 +143,15 @@ class ConnectionsTests(TestCase):
         foreign = Issuer.make(self).node("edge-1")
         trusting = replace(foreign, authorities=self.identity.node.credentials.authorities)
         self.identity.node = ClientContexts(trusting, HTTP_PROTOCOL)
-        failure = await self.assertFailure(Deferred.fromCoroutine(self.ask()), ExchangeFailed)
+        failure = await self.assertFailure(Deferred.fromCoroutine(self.send()), ExchangeFailed)
         self.assertIn("rejects this node's certificate", failure.text)
 
     async def test_lost_server(self):
         """All requests on a server that failed end at once."""
-        await self.ask(as_node=False)
+        await self.send(as_node=False)
         arrived = Deferred()
         self.handler.answer = arrived.callback
-        asking = Deferred.fromCoroutine(self.ask())
+        asking = Deferred.fromCoroutine(self.send())
         await arrived
         attempt = self.connections.take(self.server, True)
         self.connections.close_server(self.server, "it is lost")
@@ -159,7 +159,7 @@ class ConnectionsTests(TestCase):
         await self.assertFailure(attempt, CancelledError, RequestFailed)
         # Idle connections cannot be used any more, either.
         self.handler.answer = self.tell_client
-        self.assertEqual("nobody", await self.ask(as_node=False))
+        self.assertEqual("nobody", await self.send(as_node=False))
         self.assertEqual(0, self.connections.statistics.reuses)
 
     async def test_what_waits_for_a_connection_can_have_a_timeout(self):

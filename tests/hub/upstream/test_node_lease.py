@@ -15,7 +15,7 @@ from tests.logged import logged_lines
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.simple_client import fetch
-from yurttunnel.hub.cache.interfaces import KeptEvent
+from yurttunnel.hub.cache.interfaces import StoredEvent
 from yurttunnel.hub.upstream.calls import ApiCalls
 from yurttunnel.hub.upstream.connections import POOL
 from yurttunnel.hub.upstream.node_lease import CheckFailed, NodeLease
@@ -35,9 +35,9 @@ class PlayedServers(SynchronousTestCase):
         self.identity = Identity()
         self.connections = PlayedConnections(self.clock, self.identity)
         self.calls = ApiCalls(self.connections, Balancer(self.servers, rotates=False))
-        self.lives = True
+        self.is_alive = True
         self.lease = NodeLease(
-            self.clock, self.calls, "edge-1", 10, lambda: self.lives, self.identity
+            self.clock, self.calls, "edge-1", 10, lambda: self.is_alive, self.identity
         )
         self.lines = logged_lines(self, "yurttunnel.hub")
         self.addCleanup(self.end)
@@ -188,13 +188,13 @@ class RenewalTests(PlayedServers):
 
     def test_silent_kubelet(self):
         """While the kubelet is silent the Lease is not renewed, but the server is healthy."""
-        self.lives = False
+        self.is_alive = False
         checked = self.check()
         self.assertTrue(self.asked()[0].startswith("GET"))
         self.answer(200)
         self.successResultOf(checked)
         self.assertIn("NotReady", self.lines[-1])
-        self.lives = True
+        self.is_alive = True
         self.renew()
         self.assertIn("kubelet is back", self.lines[-1])
         self.assertEqual(2, len(self.lines))
@@ -308,8 +308,8 @@ class SignOfLifeTests(PlayedServers):
     def test_many_slow_answers(self):
         """A check waits for no other request: a busy server is not unhealthy."""
         for _ in range(POOL.max_per_key):
-            taken = maybeDeferred(self.connections.take, self.first, True)
-            asked = taken.addCallback(fetch, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
+            stored = maybeDeferred(self.connections.take, self.first, True)
+            asked = stored.addCallback(fetch, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
             asked.addErrback(lambda failure: failure.trap(ExchangeFailed))
         checked = self.check()
         self.assertTrue(self.asked()[0].startswith("PATCH"))
@@ -327,7 +327,7 @@ class SignOfLifeTests(PlayedServers):
 class EventTests(PlayedServers):
     """Sending of stored Events."""
 
-    event = KeptEvent(1, "/api/v1/namespaces/x/events", "application/json", b"{1}", "", "")
+    event = StoredEvent(1, "/api/v1/namespaces/x/events", "application/json", b"{1}", "", "")
 
     def send(self, **other):
         """Begin to send one."""

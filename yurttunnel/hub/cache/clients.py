@@ -21,15 +21,15 @@ from sqlite3 import Connection
 from typing import NamedTuple
 
 from yurttunnel.hub.cache import documents, objects
+from yurttunnel.hub.cache.errors import NothingToEvict
 from yurttunnel.hub.cache.interfaces import Collection
-from yurttunnel.hub.cache.trouble import NobodyLeft
 from yurttunnel.hub.cache.versions import version_of
-from yurttunnel.hub.cache.writes import Done, Statements, Write
+from yurttunnel.hub.cache.writes import Statements, Write, WriteResult
 
 HOUR = 3600.0
 """Seconds."""
 
-MOST_HOURS = 30 * 24
+MAX_IDLE_HOURS = 30 * 24
 """The number of hours without a request after which a client is evicted."""
 
 KUBELET = "kubelet"
@@ -38,7 +38,7 @@ KUBELET = "kubelet"
 GUESTS_SHARE = 0.5
 """The share of the file for all guests together, including the documents."""
 
-MOST_COLLECTIONS = 10_000
+MAX_COLLECTIONS = 10_000
 """Maximum number of collections of all guests. Each write of a guest iterates over all of them, at
 1.5 us each, and delays the writes of the node's own clients."""
 
@@ -51,11 +51,11 @@ _COLLECTION = 1_000
 _SLACK = 2_048
 """The number of free pages that are kept for later writes: 8 MiB."""
 
-_AT_ONCE = 4_096
+_MAX_VACUUMED = 4_096
 """Maximum number of pages that are returned to the file system at once: 16 MiB."""
 
 
-def use(collection: Collection) -> Statements:
+def record_use(collection: Collection) -> Statements:
     """Return the write that records a request for a collection, if the collection is cached."""
     return Statements(
         (
@@ -67,7 +67,7 @@ def use(collection: Collection) -> Statements:
     )
 
 
-def forget_object(
+def remove_object(
     client: str, resource: str, namespace: str, name: str, version: str
 ) -> Statements:
     """Return the write that removes an object, if older, from all collections of a resource."""
@@ -81,35 +81,35 @@ def forget_object(
     )
 
 
-class Forget(Write):
-    """Evicts the clients for whose component ``keeps`` is false; the writer thread calls it."""
+class EvictClients(Write):
+    """Evicts the clients for whose component ``caches`` is false; the writer thread calls it."""
 
-    def __init__(self, keeps: Callable[[str], bool]) -> None:
-        self._keeps = keeps
+    def __init__(self, caches: Callable[[str], bool]) -> None:
+        self._caches = caches
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         rows = connection.execute("SELECT DISTINCT client FROM collections").fetchall()
         # A client is a component, followed by the owner of its token unless that is the node.
-        gone = [client for (client,) in rows if not self._keeps(client.partition(" ")[0])]
-        return _forget(connection, gone)
+        gone = [client for (client,) in rows if not self._caches(client.partition(" ")[0])]
+        return _evict(connection, gone)
 
 
 class CountHour(Write):
     """Counts an hour, evicts clients without a request for a long time, and shrinks the file."""
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         connection.execute("UPDATE hours SET hour = hour + 1")
         rows = connection.execute(
             "SELECT client FROM collections WHERE client <> ? GROUP BY client"
             " HAVING max(hour) < (SELECT hour FROM hours) - ?",
-            (KUBELET, MOST_HOURS),
+            (KUBELET, MAX_IDLE_HOURS),
         )
-        done = _forget(connection, [client for (client,) in rows])
+        done = _evict(connection, [client for (client,) in rows])
         (free,) = connection.execute("PRAGMA freelist_count").fetchone()
         if free > 2 * _SLACK:
-            for _ in range(min(free - _SLACK, _AT_ONCE)):
+            for _ in range(min(free - _SLACK, _MAX_VACUUMED)):
                 # The pragma takes one step per page, and the sqlite3 module executes only one.
                 connection.execute("PRAGMA incremental_vacuum(1)")
         return done
@@ -120,7 +120,7 @@ class MakeRoom(Write):
 
     Among the node's own clients this is the one with the oldest last request, and never the
     kubelet. Before any of these, documents are evicted, half of their size each time. This is done
-    ``number`` times. Raises :class:`NobodyLeft` if nothing could be evicted the first time.
+    ``number`` times. Raises :class:`NothingToEvict` if nothing could be evicted the first time.
     """
 
     def __init__(self, is_guest: IsGuest, for_guest: bool, number: int = 1) -> None:
@@ -128,57 +128,57 @@ class MakeRoom(Write):
         self._for_guest = for_guest
         self._number = number
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        done = self._forget_one(connection)
-        if done == Done():
-            raise NobodyLeft
+        done = self._evict_one(connection)
+        if done == WriteResult():
+            raise NothingToEvict
         for _ in range(1, self._number):
-            more = self._forget_one(connection)
-            forgotten = done.forgotten + more.forgotten
-            done = Done(forgotten=forgotten, documents=done.documents + more.documents)
+            more = self._evict_one(connection)
+            evicted = done.evicted + more.evicted
+            done = WriteResult(evicted=evicted, documents=done.documents + more.documents)
         return done
 
-    def _forget_one(self, connection: Connection) -> Done:
-        takers = _takers(connection)
-        guests = [each for each in takers if self._is_guest(each.client)]
+    def _evict_one(self, connection: Connection) -> WriteResult:
+        usages = _usages(connection)
+        guests = [each for each in usages if self._is_guest(each.client)]
         if guests:
-            return _forget(connection, [next(_to_go(guests, _size)).client])
+            return _evict(connection, [next(_eviction_order(guests, _size)).client])
         if self._for_guest:
-            return Done()
-        gone = documents.bound(connection, documents.size(connection) // 2)
+            return WriteResult()
+        gone = documents.evict_over(connection, documents.size(connection) // 2)
         if gone:
-            return Done(documents=gone)
-        own = [each for each in takers if each.client != KUBELET]
+            return WriteResult(documents=gone)
+        own = [each for each in usages if each.client != KUBELET]
         if not own:
-            return Done()
-        return _forget(connection, [min(own, key=_Taker.rank).client])
+            return WriteResult()
+        return _evict(connection, [min(own, key=_Usage.rank).client])
 
 
-class BoundGuests(Write):
-    """Evicts guests until all of them, with the documents, use at most ``most`` bytes.
+class LimitGuests(Write):
+    """Evicts guests until all of them, with the documents, use at most ``max_size`` bytes.
 
-    The oldest documents over ``most_documents`` are evicted, and guests over
-    :data:`MOST_COLLECTIONS`.
+    The oldest documents over ``max_documents`` are evicted, and guests over
+    :data:`MAX_COLLECTIONS`.
     """
 
-    def __init__(self, is_guest: IsGuest, most: int, most_documents: int) -> None:
+    def __init__(self, is_guest: IsGuest, max_size: int, max_documents: int) -> None:
         self._is_guest = is_guest
-        self._most = most
-        self._most_documents = most_documents
+        self._max_size = max_size
+        self._max_documents = max_documents
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        gone_documents = documents.bound(connection, self._most_documents)
-        most = self._most - documents.size(connection)
-        guests = [each for each in _takers(connection) if self._is_guest(each.client)]
-        gone = {each.client: None for each in _beyond(guests, _size, most)}
+        gone_documents = documents.evict_over(connection, self._max_documents)
+        max_size = self._max_size - documents.size(connection)
+        guests = [each for each in _usages(connection) if self._is_guest(each.client)]
+        gone = {each.client: None for each in _over_limit(guests, _size, max_size)}
         others = [each for each in guests if each.client not in gone]
-        gone |= {each.client: None for each in _beyond(others, _collections, MOST_COLLECTIONS)}
-        return _forget(connection, [*gone])._replace(documents=gone_documents)
+        gone |= {each.client: None for each in _over_limit(others, _collections, MAX_COLLECTIONS)}
+        return _evict(connection, [*gone])._replace(documents=gone_documents)
 
 
-class _Taker(NamedTuple):
+class _Usage(NamedTuple):
     """A client with the hour of its last request, and its size in bytes and in collections."""
 
     client: str
@@ -191,54 +191,54 @@ class _Taker(NamedTuple):
         return self.hour, -self.size
 
 
-_size: Callable[[_Taker], int] = attrgetter("size")
-_collections: Callable[[_Taker], int] = attrgetter("collections")
+_size: Callable[[_Usage], int] = attrgetter("size")
+_collections: Callable[[_Usage], int] = attrgetter("collections")
 
 
-def _takers(connection: Connection) -> list[_Taker]:
+def _usages(connection: Connection) -> list[_Usage]:
     rows = connection.execute(
         "SELECT client, max(hour), sum(bytes + 2 * length(CAST(view AS BLOB)) + ?), count(*)"
         " FROM collections GROUP BY client",
         (_COLLECTION,),
     )
-    return [_Taker(*row) for row in rows]
+    return [_Usage(*row) for row in rows]
 
 
-def _beyond(
-    guests: Sequence[_Taker], takes: Callable[[_Taker], int], most: int
-) -> Iterator[_Taker]:
-    """Yield the guests to evict, so that the others use at most ``most``."""
-    taken = sum(map(takes, guests))
-    going = _to_go(guests, takes)
+def _over_limit(
+    guests: Sequence[_Usage], amount: Callable[[_Usage], int], max_size: int
+) -> Iterator[_Usage]:
+    """Yield the guests to evict, so that the others use at most ``max_size``."""
+    taken = sum(map(amount, guests))
+    order = _eviction_order(guests, amount)
     # Their order is computed only if one has to be evicted, which is rare.
-    while taken > most and (each := next(going, None)) is not None:
-        taken -= takes(each)
+    while taken > max_size and (each := next(order, None)) is not None:
+        taken -= amount(each)
         yield each
 
 
-def _to_go(guests: Sequence[_Taker], takes: Callable[[_Taker], int]) -> Iterator[_Taker]:
+def _eviction_order(guests: Sequence[_Usage], amount: Callable[[_Usage], int]) -> Iterator[_Usage]:
     """Yield guests in the order of eviction, each of the owner that uses most at that time.
 
     Guests without a token, cached on request, count as the node's.
     """
-    by_owner: dict[str, list[_Taker]] = {_owner(each): [] for each in guests}
-    for each in sorted(guests, key=_Taker.rank)[::-1]:
+    by_owner: dict[str, list[_Usage]] = {_owner(each): [] for each in guests}
+    for each in sorted(guests, key=_Usage.rank)[::-1]:
         by_owner[_owner(each)].append(each)
-    taken = {owner: sum(map(takes, each)) for owner, each in by_owner.items()}
+    taken = {owner: sum(map(amount, each)) for owner, each in by_owner.items()}
     while taken:
         owner = max(taken, key=taken.__getitem__)
         first = by_owner[owner].pop()
-        taken[owner] -= takes(first)
+        taken[owner] -= amount(first)
         if not by_owner[owner]:
             del taken[owner]
         yield first
 
 
-def _owner(taker: _Taker) -> str:
-    return taker.client.partition(" ")[2]
+def _owner(usage: _Usage) -> str:
+    return usage.client.partition(" ")[2]
 
 
-def _forget(connection: Connection, clients: Sequence[str]) -> Done:
+def _evict(connection: Connection, clients: Sequence[str]) -> WriteResult:
     for client in clients:
         for table in ("objects", "scopes"):
             connection.execute(
@@ -247,4 +247,4 @@ def _forget(connection: Connection, clients: Sequence[str]) -> Done:
                 (client,),
             )
         connection.execute("DELETE FROM collections WHERE client = ?", (client,))
-    return Done(forgotten=tuple(clients))
+    return WriteResult(evicted=tuple(clients))

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
+from yurttunnel.hub.cache.errors import cache_error
 from yurttunnel.hub.cache.interfaces import CacheFailed
-from yurttunnel.hub.cache.trouble import trouble_of
 
 Connect = Callable[[str], sqlite3.Connection]
 """Opens the database that an SQLite URI names."""
@@ -33,7 +33,7 @@ def uri_of(path: Path, query: str) -> str:
 class Connection:
     """The base class of objects with one connection. All calls are made by one thread at a time."""
 
-    _troubles: tuple[type[Exception], ...] = (sqlite3.Error, CacheFailed)
+    _convertible: tuple[type[Exception], ...] = (sqlite3.Error, CacheFailed)
     """Errors that may be caused by the file."""
 
     def __init__(self, path: Path, connect: Connect) -> None:
@@ -49,14 +49,14 @@ class Connection:
                 connection.close()
 
     @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _converting_errors(self) -> Iterator[None]:
         """Raise :class:`CacheFailed` for errors of the file; close the connection after these."""
         try:
             yield
-        except self._troubles as error:
+        except self._convertible as error:
             # A new connection gives the most precise diagnosis.
             self.close()
-            trouble = trouble_of(error, self._path)
-            if trouble is None:
+            converted = cache_error(error, self._path)
+            if converted is None:
                 raise
-            raise trouble from error
+            raise converted from error

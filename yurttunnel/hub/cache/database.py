@@ -16,14 +16,21 @@ from yurttunnel.hub.cache import documents, events, schema
 from yurttunnel.hub.cache.clients import (
     GUESTS_SHARE,
     KUBELET,
-    BoundGuests,
     IsGuest,
+    LimitGuests,
     MakeRoom,
 )
 from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
+from yurttunnel.hub.cache.errors import CacheDamaged, LimitReached, NothingToEvict, cache_error
 from yurttunnel.hub.cache.interfaces import CacheFailed
-from yurttunnel.hub.cache.trouble import BoundReached, CacheDamaged, NobodyLeft, trouble_of
-from yurttunnel.hub.cache.writes import MOST_IN_ONE, Changes, Done, Removals, Statements, Write
+from yurttunnel.hub.cache.writes import (
+    MAX_BATCH_SIZE,
+    Changes,
+    Deletions,
+    Statements,
+    Write,
+    WriteResult,
+)
 from yurttunnel.pki.directory import StateDirectory, StateError
 
 _PAGE = 4096
@@ -64,14 +71,14 @@ class Contents(NamedTuple):
     log: int
 
 
-class Written(NamedTuple):
+class WriteOutcome(NamedTuple):
     """The result of writes; ``defects`` are the errors of writes that cannot be done.
 
     ``contents`` is the state afterwards. If the writes are ``refused`` for lack of room, none is
     done; fewer may succeed.
     """
 
-    done: Sequence[Done]
+    done: Sequence[WriteResult]
     defects: Sequence[Failure]
     contents: Contents
     refused: CacheFailed | None = None
@@ -85,39 +92,39 @@ class Database(Connection):
     """
 
     # This connection also creates and moves the file.
-    _troubles = (*Connection._troubles, OSError)
+    _convertible = (*Connection._convertible, OSError)
 
-    def __init__(self, path: Path, connect: Connect, most: int, is_guest: IsGuest) -> None:
+    def __init__(self, path: Path, connect: Connect, max_bytes: int, is_guest: IsGuest) -> None:
         super().__init__(path, connect)
-        self._most = most
+        self._max_bytes = max_bytes
         self._is_guest = is_guest
         self._inode = 0
 
     def open(self) -> tuple[Contents, int]:
         """Open the file, created if necessary; return its contents and the number of events."""
-        with self._explained():
+        with self._converting_errors():
             connection = self._opened()
             return _contents(connection, self._path), events.count(connection)
 
-    def bound(self, most: int) -> None:
+    def set_limit(self, max_bytes: int) -> None:
         """Change the maximum size in bytes; a file that is larger does not grow further."""
-        self._most = most
+        self._max_bytes = max_bytes
 
-    def write(self, writes: Sequence[Write], of_guests: bool) -> Written:
+    def write(self, writes: Sequence[Write], of_guests: bool) -> WriteOutcome:
         """Do all writes or none, with one fsync(2); writes ``of_guests`` only if there is room."""
-        with self._explained():
+        with self._converting_errors():
             connection = self._opened()
             # SQLite's limit is never below the current size of the file, which may have become
             # smaller.
-            _bound(connection, self._most)
-            return self._done_within_bound(connection, events.bounded(writes), of_guests)
+            _set_limit(connection, self._max_bytes)
+            return self._done_within_bound(connection, events.with_eviction(writes), of_guests)
 
     def _done_within_bound(
         self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool
-    ) -> Written:
+    ) -> WriteOutcome:
         # If the writes do not fit even after all evictions, the evictions are rolled back, too.
         room: list[Write] = []
-        more = self._what_makes_room(writes, of_guests)
+        more = self._evictions(writes, of_guests)
         size = sum(write.size for write in writes)
         while True:
             try:
@@ -125,58 +132,62 @@ class Database(Connection):
             except sqlite3.OperationalError as error:
                 if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
                     raise
-                if _bytes(connection) + 2 * size < self._most:
+                if _bytes(connection) + 2 * size < self._max_bytes:
                     return self._without_room_on_disk(connection, writes, error)
-                if size > self._most:
+                if size > self._max_bytes:
                     return self._without_room(connection, writes)
                 room.append(next(more))
-            except NobodyLeft:
+            except NothingToEvict:
                 return self._without_room(connection, writes)
             else:
                 if of_guests:
-                    done += _in_transaction(connection, [self._bound_guests()])
-                return Written(done, defects, _contents(connection, self._path))
+                    done += _in_transaction(connection, [self._limit_guests()])
+                return WriteOutcome(done, defects, _contents(connection, self._path))
 
-    def _what_makes_room(self, writes: Sequence[Write], of_guests: bool) -> Iterator[Write]:
+    def _evictions(self, writes: Sequence[Write], of_guests: bool) -> Iterator[Write]:
         """Yield writes that make room, one after another, and larger ones as more is evicted."""
         if any(isinstance(write, Changes) for write in writes):
-            yield Removals(writes)
+            yield Deletions(writes)
         gone = 0
         while True:
             number = 1 + gone // 4
             yield MakeRoom(self._is_guest, of_guests, number)
             gone += number
 
-    def _without_room(self, connection: sqlite3.Connection, writes: Sequence[Write]) -> Written:
-        refused = BoundReached(self._path, self._most, [KUBELET])
+    def _without_room(
+        self, connection: sqlite3.Connection, writes: Sequence[Write]
+    ) -> WriteOutcome:
+        refused = LimitReached(self._path, self._max_bytes, [KUBELET])
         if not any(write.size for write in writes):
             # Incomplete collections have to be recorded, so an Unlist is not dropped.
             raise refused
-        return Written((), (), _contents(connection, self._path), refused)
+        return WriteOutcome((), (), _contents(connection, self._path), refused)
 
     def _without_room_on_disk(
         self, connection: sqlite3.Connection, writes: Sequence[Write], error: Exception
-    ) -> Written:
+    ) -> WriteOutcome:
         """Refuse a large write, or several; a small one raises, and waits until there is room."""
         if _is_small(writes):
             raise error
         # This raises the same error if there is no room for anything.
         _in_transaction(connection, [_ONE_PAGE])
-        return Written((), (), _contents(connection, self._path), trouble_of(error, self._path))
+        return WriteOutcome(
+            (), (), _contents(connection, self._path), cache_error(error, self._path)
+        )
 
-    def _bound_guests(self) -> BoundGuests:
-        most = round(self._most * GUESTS_SHARE)
-        most_documents = min(documents.MOST_BYTES, round(self._most * documents.SHARE))
-        return BoundGuests(self._is_guest, most, most_documents)
+    def _limit_guests(self) -> LimitGuests:
+        max_bytes = round(self._max_bytes * GUESTS_SHARE)
+        most_documents = min(documents.MAX_BYTES, round(self._max_bytes * documents.SHARE))
+        return LimitGuests(self._is_guest, max_bytes, most_documents)
 
     def _done(
         self, connection: sqlite3.Connection, writes: Sequence[Write]
-    ) -> tuple[list[Done], list[Failure]]:
+    ) -> tuple[list[WriteResult], list[Failure]]:
         try:
             return _in_transaction(connection, writes), []
         except Exception as error:
             # An error that is not caused by the file is a defect of a single write.
-            if trouble_of(error, self._path) is not None:
+            if cache_error(error, self._path) is not None:
                 raise
             if len(writes) == 1:
                 return [], [Failure()]
@@ -191,7 +202,7 @@ class Database(Connection):
         """Rename the damaged file, replacing an older one; return its new path."""
         self.close()
         aside = self._path.with_name(f"{self._path.name}.damaged")
-        with self._explained():
+        with self._converting_errors():
             for suffix in ("", "-wal"):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{aside}{suffix}")
@@ -216,10 +227,10 @@ class Database(Connection):
         return self._connection
 
 
-def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[Done]:
+def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[WriteResult]:
     connection.execute("BEGIN IMMEDIATE")
     try:
-        done = [write.do(connection) for write in writes]
+        done = [write.execute(connection) for write in writes]
         connection.execute("COMMIT")
     except BaseException:
         # SQLite has rolled back by itself for most errors.
@@ -232,10 +243,10 @@ def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> 
 def _is_small(writes: Sequence[Write]) -> bool:
     """Return whether there is a single write, and it is not large.
 
-    Changes never count as large: only their last object may exceed :data:`MOST_IN_ONE`.
+    Changes never count as large: only their last object may exceed :data:`MAX_BATCH_SIZE`.
     """
     sizes = [write.size for write in writes if write.size]
-    return len(sizes) <= 1 and sum(sizes) <= 2 * MOST_IN_ONE
+    return len(sizes) <= 1 and sum(sizes) <= 2 * MAX_BATCH_SIZE
 
 
 def _contents(connection: sqlite3.Connection, path: Path) -> Contents:
@@ -271,8 +282,8 @@ def _make_private(path: Path) -> None:
             os.chmod(path, 0o600)
 
 
-def _bound(connection: sqlite3.Connection, most: int) -> None:
-    connection.execute(f"PRAGMA max_page_count = {most // _PAGE}")
+def _set_limit(connection: sqlite3.Connection, max_bytes: int) -> None:
+    connection.execute(f"PRAGMA max_page_count = {max_bytes // _PAGE}")
 
 
 def _prepare(connection: sqlite3.Connection) -> None:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from sqlite3 import Connection
 
-from yurttunnel.hub.cache.interfaces import KeptDocument
+from yurttunnel.hub.cache.interfaces import CachedDocument
 from yurttunnel.hub.cache.writes import OVERHEAD, Statements
 
-MOST = 2_000
+MAX_DOCUMENTS = 2_000
 """Maximum number of documents; kubectl's discovery of a large cluster reads about 200."""
 
-MOST_BYTES = 128 * 1024 * 1024
+MAX_BYTES = 128 * 1024 * 1024
 """Maximum size of all bodies in bytes; OpenAPI of a large cluster has about 10 MB."""
 
 SHARE = 0.25
-"""Maximum share of the file for documents, if that is less than :data:`MOST_BYTES`."""
+"""Maximum share of the file for documents, if that is less than :data:`MAX_BYTES`."""
 
 
-def keep(client: str, path: str, form: str, document: KeptDocument) -> Statements:
+def store(client: str, path: str, form: str, document: CachedDocument) -> Statements:
     """Return the write that caches a document; an unchanged document is not written."""
     return Statements(
         (
@@ -35,30 +35,30 @@ def size(connection: Connection) -> int:
     return _count(connection)[1]
 
 
-def bound(connection: Connection, most: int) -> int:
+def evict_over(connection: Connection, most: int) -> int:
     """Evict the oldest documents until all use at most ``most`` bytes; return the number evicted.
 
     A document that is larger than that is evicted alone.
     """
     number, taken = _count(connection)
-    if number <= MOST and taken <= most:
+    if number <= MAX_DOCUMENTS and taken <= most:
         return 0
     return connection.execute(
         "DELETE FROM documents WHERE id IN (SELECT id FROM (SELECT id,"
         " count(*) OVER newest AS number, sum(length(body)) OVER newest AS bytes"
         " FROM documents WINDOW newest AS (ORDER BY length(body) > ?, id DESC))"
         " WHERE number > ? OR bytes > ?)",
-        (most, MOST, most),
+        (most, MAX_DOCUMENTS, most),
     ).rowcount
 
 
-def find(connection: Connection, client: str, path: str, form: str) -> KeptDocument | None:
+def find(connection: Connection, client: str, path: str, form: str) -> CachedDocument | None:
     """Return a document."""
     row = connection.execute(
         "SELECT content_type, body FROM documents WHERE (client, path, form) = (?, ?, ?)",
         (client, path, form),
     ).fetchone()
-    return None if row is None else KeptDocument(*row)
+    return None if row is None else CachedDocument(*row)
 
 
 def _count(connection: Connection) -> tuple[int, int]:

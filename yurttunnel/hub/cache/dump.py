@@ -16,11 +16,11 @@ from urllib.parse import quote
 from yurttunnel.hub.cache.connection import connect
 from yurttunnel.hub.cache.interfaces import Collection
 from yurttunnel.hub.cache.reading import Reader
-from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.codecs import codec_for
 from yurttunnel.hub.media.interfaces import TypeMeta
 from yurttunnel.hub.request.requests import Form
 
-_LONGEST = 255
+_MAX_FILE_NAME = 255
 """Maximum length of a file name in bytes (``NAME_MAX`` of limits.h)."""
 
 _Result = TypeVar("_Result")
@@ -90,9 +90,9 @@ def _write(path: Path, body: bytes) -> None:
 
 def _whole(form: str, type: TypeMeta, body: bytes) -> bytes:
     """Return an item as a complete object if its form is known, else unchanged."""
-    media, _, shape = form.partition(":")
+    encoding, _, shape = form.partition(":")
     transform, _, version = shape.partition(".")
-    known = media_for(Form(media, transform, version))
+    known = codec_for(Form(encoding, transform, version))
     return body if known is None else known.object(type, body)
 
 
@@ -101,10 +101,10 @@ def _file_name(name: str) -> str:
     quoted = quote(name, safe=" :@,=+")
     if quoted.strip(".") == "":
         quoted = quoted.replace(".", "%2E")
-    if len(quoted) <= _LONGEST:
+    if len(quoted) <= _MAX_FILE_NAME:
         return quoted
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{quoted[: _LONGEST - len(digest) - 1]}~{digest}"
+    return f"{quoted[: _MAX_FILE_NAME - len(digest) - 1]}~{digest}"
 
 
 def _shown(text: str) -> str:

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from sqlite3 import Connection
 
-from yurttunnel.hub.cache.interfaces import KeptEvent
-from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write
+from yurttunnel.hub.cache.interfaces import StoredEvent
+from yurttunnel.hub.cache.writes import OVERHEAD, Write, WriteResult
 
-MOST = 5_000
+MAX_EVENTS = 5_000
 """Maximum number of events; the oldest are evicted first."""
 
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 """Maximum size of their bodies and tokens in bytes."""
 
-COUNTS_AS = MOST_BYTES // MOST
+MIN_EVENT_SIZE = MAX_BYTES // MAX_EVENTS
 """Minimum size that each event counts as, in bytes, so that one limit covers both."""
 
-SHARE = MOST_BYTES // 8
+OWNER_SHARE = MAX_BYTES // 8
 """Maximum size of the events of one service account in bytes, so that a pod cannot evict the events
 of the kubelet."""
 
@@ -30,23 +30,23 @@ _OF_ACCOUNTS = _BEYOND.format(of="PARTITION BY owner", of_whom="AND owner <> ''"
 _OF_ALL = _BEYOND.format(of="", of_whom="")
 
 
-class Keep(Write):
-    """Adds an event; a :class:`Bound` must follow."""
+class StoreEvent(Write):
+    """Adds an event; a :class:`EvictEvents` must follow."""
 
     def __init__(self, path: str, content_type: str, body: bytes, token: str, owner: str) -> None:
         self.size = OVERHEAD + len(body) + len(token)
         self._row = (path, content_type, body, token, owner)
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         connection.execute(
             "INSERT INTO events (path, content_type, body, token, owner) VALUES (?, ?, ?, ?, ?)",
             self._row,
         )
-        return Done(events=1)
+        return WriteResult(events=1)
 
 
-class Bound(Write):
+class EvictEvents(Write):
     """Evicts the oldest events over the limits: first of each account, then of all.
 
     An account is any owner except the node. Each run reads all events, so there is one for all that
@@ -55,30 +55,34 @@ class Bound(Write):
 
     size = 0
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         lost = sum(
-            connection.execute(beyond, (COUNTS_AS, most)).rowcount
-            for beyond, most in ((_OF_ACCOUNTS, SHARE), (_OF_ALL, MOST_BYTES))
+            connection.execute(beyond, (MIN_EVENT_SIZE, most)).rowcount
+            for beyond, most in ((_OF_ACCOUNTS, OWNER_SHARE), (_OF_ALL, MAX_BYTES))
         )
-        return Done(events=-lost, events_lost=lost)
+        return WriteResult(events=-lost, events_lost=lost)
 
 
-def bounded(writes: Sequence[Write]) -> Sequence[Write]:
-    """Return the writes, followed by a :class:`Bound` if any of them adds an event."""
-    return [*writes, Bound()] if any(isinstance(write, Keep) for write in writes) else writes
+def with_eviction(writes: Sequence[Write]) -> Sequence[Write]:
+    """Return the writes, followed by a :class:`EvictEvents` if any of them adds an event."""
+    return (
+        [*writes, EvictEvents()]
+        if any(isinstance(write, StoreEvent) for write in writes)
+        else writes
+    )
 
 
-class Drop(Write):
+class DeleteEvent(Write):
     """Deletes an event."""
 
     def __init__(self, id: int) -> None:
         self._id = id
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         gone = connection.execute("DELETE FROM events WHERE id = ?", (self._id,))
-        return Done(events=-gone.rowcount)
+        return WriteResult(events=-gone.rowcount)
 
 
 def count(connection: Connection) -> int:
@@ -87,9 +91,9 @@ def count(connection: Connection) -> int:
     return int(events)
 
 
-def oldest(connection: Connection, most: int) -> Sequence[KeptEvent]:
+def oldest(connection: Connection, most: int) -> Sequence[StoredEvent]:
     """Return the oldest events."""
     rows = connection.execute(
         "SELECT id, path, content_type, body, token, owner FROM events ORDER BY id LIMIT ?", (most,)
     )
-    return [KeptEvent(*row) for row in rows]
+    return [StoredEvent(*row) for row in rows]

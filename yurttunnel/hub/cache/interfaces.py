@@ -53,7 +53,7 @@ class Stored(NamedTuple):
     item: Item
 
 
-class IListing(Interface):
+class IIncomingList(Interface):
     """A list, or one page of it, that is being received."""
 
     def add(items: Sequence[Item]) -> None:
@@ -82,7 +82,7 @@ class IListing(Interface):
         """Discard the list: its body was incomplete, or is not usable."""
 
 
-class IListed(Interface):
+class ICachedList(Interface):
     """A cached list: a snapshot that later writes do not change."""
 
     meta: ListMeta = Attribute(
@@ -108,7 +108,7 @@ class IListed(Interface):
         """Close the snapshot; to be called once, also after the last item."""
 
 
-class KeptEvent(NamedTuple):
+class StoredEvent(NamedTuple):
     """An Event that could not be sent: the request, with its token and the owner of the token.
 
     Token and owner are empty for the node.
@@ -122,7 +122,7 @@ class KeptEvent(NamedTuple):
     owner: str
 
 
-class KeptDocument(NamedTuple):
+class CachedDocument(NamedTuple):
     """A response that is not an object: discovery, versions, OpenAPI."""
 
     content_type: str
@@ -149,7 +149,7 @@ class ICache(Interface):
         that version; their list or watch then reports what has become of the object.
         """
 
-    def forget_object(
+    def remove_object(
         client: str, resource: str, namespace: str, name: str, version: str = ""
     ) -> None:
         """Remove an object from all forms and views that are cached for a client.
@@ -158,7 +158,7 @@ class ICache(Interface):
         removed.
         """
 
-    def see(scope: Scope, since: str, version: str) -> None:
+    def advance(scope: Scope, since: str, version: str) -> None:
         """Record that a watch of a scope has reported all changes up to ``version``.
 
         The watch began at version ``since``. If lists and watches of exactly this scope cover all
@@ -168,56 +168,56 @@ class ICache(Interface):
         of the collection, the effect is undefined.
         """
 
-    def use(collection: Collection) -> None:
+    def record_use(collection: Collection) -> None:
         """Record a request for the collection: a watch may have no events for weeks."""
 
-    def forget(keeps: Callable[[str], bool]) -> None:
-        """Evict the clients for whose component ``keeps`` is false; documents stay."""
+    def evict(caches: Callable[[str], bool]) -> None:
+        """Evict the clients for whose component ``caches`` is false; documents stay."""
 
-    def begin_list(scope: Scope, continue_token: str) -> IListing:
+    def begin_list(scope: Scope, continue_token: str) -> IIncomingList:
         """Begin a page of a list; the token is the request's, empty for the first page."""
 
     def get(collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
         """Return an object."""
 
-    def list(scope: Scope) -> Deferred[IListed | None]:
+    def list(scope: Scope) -> Deferred[ICachedList | None]:
         """Return the cached part of a scope; ``None`` if nothing of its collection is known."""
 
-    def known_to(scope: Scope) -> Deferred[str | None]:
+    def known_version(scope: Scope) -> Deferred[str | None]:
         """Return the version up to which a scope is known, ``None`` if it may be incomplete.
 
         This is the version of :meth:`list` if that is complete, without the list.
         """
 
-    def keep_document(client: str, path: str, form: str, document: KeptDocument) -> None:
+    def store_document(client: str, path: str, form: str, document: CachedDocument) -> None:
         """Cache a response that is not an object.
 
         ``client`` is empty: every authenticated user may read documents, so all clients share them.
         ``form`` is that of ``document_form`` (:mod:`yurttunnel.hub.request.accept`).
         """
 
-    def document(client: str, path: str, form: str) -> Deferred[KeptDocument | None]:
+    def document(client: str, path: str, form: str) -> Deferred[CachedDocument | None]:
         """Return a response that is not an object."""
 
-    def keep_event(path: str, content_type: str, body: bytes, token: str, owner: str = "") -> None:
+    def store_event(path: str, content_type: str, body: bytes, token: str, owner: str = "") -> None:
         """Store an Event to be sent later; over the limit the oldest are evicted."""
 
     def event_problem(token: str) -> str | None:
         """Return why an Event with that token, or of the node without one, cannot be stored."""
 
-    def kept_events(most: int) -> Deferred[Sequence[KeptEvent]]:
+    def stored_events(most: int) -> Deferred[Sequence[StoredEvent]]:
         """Return the oldest events that have not been sent."""
 
-    def drop_event(id: int) -> None:
+    def delete_event(id: int) -> None:
         """Delete an event: it has been sent, or never will be."""
 
-    def accept_token(digest: bytes, owner: str, until: float) -> None:
+    def store_token(digest: bytes, owner: str, until: float) -> None:
         """Record that the API has accepted a token (its SHA-256), and the token's owner."""
 
     def token_owner(digest: bytes) -> Deferred[str | None]:
         """Return the owner of a token, if the API has ever accepted it and it has not expired."""
 
-    def refuse_token(digest: bytes) -> None:
+    def delete_token(digest: bytes) -> None:
         """Delete a token: the API no longer accepts it."""
 
     def problem() -> str | None:

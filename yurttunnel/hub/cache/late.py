@@ -18,29 +18,29 @@ from yurttunnel.hub.cache.versions import Version, is_older, version_of
 from yurttunnel.hub.media.interfaces import Item
 
 
-class Newer(NamedTuple):
+class NewerScope(NamedTuple):
     """A scope that is known up to a later version than that of a list; see ``schema.py``."""
 
     scope: Scope
     version: int
     whole_from: int
 
-    def had_told_of(self, item: Item) -> bool:
+    def covers(self, item: Item) -> bool:
         """Return whether an item, in this or a newer version, would be stored if it existed."""
         return is_older(version_of(item.version), self.version) and selector(self.scope)(item)
 
-    def lacking(self, scope: Scope) -> int:
+    def incomplete_below(self, scope: Scope) -> int:
         """Return the version below which a scope may be incomplete; 0 if it is complete."""
-        apart = self.scope.namespace and scope.namespace not in ("", self.scope.namespace)
+        is_elsewhere = self.scope.namespace and scope.namespace not in ("", self.scope.namespace)
         is_whole = self.version >= self.whole_from
-        if apart or (is_whole and objects.is_within(scope, changing_part(self.scope))):
+        if is_elsewhere or (is_whole and objects.is_within(scope, changing_part(self.scope))):
             return 0
         return max(self.version, self.whole_from)
 
 
 def newer_scopes(
     connection: Connection, row: int, collection: Collection, version: Version
-) -> Sequence[Newer]:
+) -> Sequence[NewerScope]:
     """Return the scopes of a collection that are known beyond a version."""
     if not isinstance(version, int):
         return ()
@@ -49,11 +49,11 @@ def newer_scopes(
         " WHERE collection = ? AND typeof(version) = 'integer' AND version > ?",
         (row, version),
     )
-    return [Newer(Scope(collection, *each[:3]), *each[3:]) for each in rows]
+    return [NewerScope(Scope(collection, *each[:3]), *each[3:]) for each in rows]
 
 
-def without_ended(
-    connection: Connection, row: int, newer: Sequence[Newer], items: Sequence[Item]
+def without_deleted(
+    connection: Connection, row: int, newer: Sequence[NewerScope], items: Sequence[Item]
 ) -> Sequence[Item]:
     """Return the items without those that one of the scopes knows to be deleted or changed."""
     if not newer:
@@ -62,13 +62,13 @@ def without_ended(
     return [
         item
         for item in items
-        if item[:2] not in absent or not any(each.had_told_of(item) for each in newer)
+        if item[:2] not in absent or not any(each.covers(item) for each in newer)
     ]
 
 
-def lacks_before(newer: Sequence[Newer], scope: Scope) -> int:
+def list_incomplete_below(newer: Sequence[NewerScope], scope: Scope) -> int:
     """Return the version below which a list of a scope may be incomplete, 0 if it is complete.
 
     An object that has left the selection of another scope may still exist.
     """
-    return max((each.lacking(scope) for each in newer), default=0)
+    return max((each.incomplete_below(scope) for each in newer), default=0)

@@ -18,16 +18,16 @@ from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
 from yurttunnel.hub.cache import late, objects
-from yurttunnel.hub.cache.interfaces import Collection, IListing, Scope
-from yurttunnel.hub.cache.queue import Gone, Place, WriteQueue
+from yurttunnel.hub.cache.interfaces import Collection, IIncomingList, Scope
+from yurttunnel.hub.cache.queue import PendingWrite, Tombstone, WriteQueue
 from yurttunnel.hub.cache.versions import Version, is_older, version_of
-from yurttunnel.hub.cache.writes import OVERHEAD, Done, Write, size_of_scope
+from yurttunnel.hub.cache.writes import OVERHEAD, Write, WriteResult, scope_size
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 
-MOST_LISTS = 32
+MAX_LISTS = 32
 """Maximum number of lists with outstanding pages."""
 
-MOST_NAMES = 200_000
+MAX_NAMES = 200_000
 """Maximum number of objects in the pages of one list; a longer list removes nothing."""
 
 PAGE_SECONDS = 900.0
@@ -44,7 +44,7 @@ class Pages:
         self, before: Pages | None, names: Sequence[tuple[str, str]], whole_from: int
     ) -> None:
         self._count: int = len(names) + (0 if before is None else before._count)
-        self._is_broken = self._count > MOST_NAMES
+        self._is_broken = self._count > MAX_NAMES
         # Pages with too many names remove nothing, so no names are kept.
         self._before, self._names = (None, ()) if self._is_broken else (before, names)
         self._whole_from = whole_from
@@ -61,15 +61,15 @@ class Pages:
         """The version below which any of them is incomplete, 0 if all are complete."""
         return max(each._whole_from for each in self._all())
 
-    def lack(self, version: int) -> None:
+    def mark_incomplete(self, version: int) -> None:
         """Record that the last page is incomplete below that version, too; 0 has no effect."""
         self._whole_from = max(self._whole_from, version)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """Record that the last page is lost."""
         self._is_broken = True
 
-    def written(self, row: int) -> None:
+    def mark_written(self, row: int) -> None:
         """Record that the last page was written to that row of ``collections``.
 
         Earlier pages in another row have been deleted with that row.
@@ -95,7 +95,7 @@ _Expected = OrderedDict[tuple[Scope, str], tuple[Pages, float]]
 """The earlier pages by the continue token of the next page, and the end of their validity."""
 
 
-class Continued:
+class PagedLists:
     """The lists with outstanding pages."""
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -110,7 +110,7 @@ class Continued:
         pages, until = self._next.get(key) or self._last.get(key) or (None, 0.0)
         return pages if self._clock.seconds() < until else None
 
-    def came(self, scope: Scope, token: str) -> None:
+    def received(self, scope: Scope, token: str) -> None:
         """Record that the page that continues with ``token`` was received."""
         last = self._next.pop((scope, token), None)
         if last is not None:
@@ -124,7 +124,7 @@ class Continued:
 def _put(expected: _Expected, key: tuple[Scope, str], value: tuple[Pages, float]) -> None:
     expected[key] = value
     expected.move_to_end(key)
-    if len(expected) > MOST_LISTS:
+    if len(expected) > MAX_LISTS:
         expected.popitem(last=False)
 
 
@@ -140,25 +140,25 @@ class Page(Write):
         self._items = items
         self._pages = pages
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         version = version_of(self._meta.version)
         of = self._scope.collection
-        collection = objects.enter(connection, of, self._meta.type, version)
+        collection = objects.upsert_collection(connection, of, self._meta.type, version)
         newer = late.newer_scopes(connection, collection, of, version)
-        items = late.without_ended(connection, collection, newer, self._items)
-        lacks = late.lacks_before(newer, self._scope)
-        written = objects.put(connection, collection, items, version)
+        items = late.without_deleted(connection, collection, newer, self._items)
+        incomplete = late.list_incomplete_below(newer, self._scope)
+        mark_written = objects.put(connection, collection, items, version)
         if self._pages is not None:
-            self._pages.written(collection)
+            self._pages.mark_written(collection)
             if len(items) < len(self._items):
                 # The newer scopes may no longer be known when the last page is written.
-                self._pages.lack(lacks)
+                self._pages.mark_incomplete(incomplete)
         if not self._meta.continue_token and self._pages is not None and not self._pages.is_broken:
             names = list(self._pages.names())
-            objects.keep_only(connection, collection, self._scope, names, version)
-            if lacks and objects.absent(connection, collection, names):
-                self._pages.lack(lacks)
+            objects.remove_others(connection, collection, self._scope, names, version)
+            if incomplete and objects.absent(connection, collection, names):
+                self._pages.mark_incomplete(incomplete)
             objects.mark_listed(
                 connection,
                 collection,
@@ -167,39 +167,39 @@ class Page(Write):
                 version,
                 self._pages.whole_from,
             )
-        return Done(written, len(self._items) - written)
+        return WriteResult(mark_written, len(self._items) - mark_written)
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         if self._pages is not None:
-            self._pages.lose()
+            self._pages.mark_lost()
         return (self._scope.collection,)
 
 
-@implementer(IListing)
+@implementer(IIncomingList)
 class Listing:
     """A list, or a page of it, that is being received."""
 
     def __init__(
         self,
         queue: WriteQueue,
-        continued: Continued,
+        paged: PagedLists,
         scope: Scope,
         continue_token: str,
-        refused: Callable[[Scope], object],
+        on_refused: Callable[[Scope], object],
     ) -> None:
         self._queue = queue
-        self._continued = continued
+        self._paged = paged
         self._scope = scope
         self._continue_token = continue_token
-        self._refused = refused
+        self._on_refused = on_refused
         self._items: list[Item] = []
         self._size = self._lag = 0
-        self._place: Place | None = None
+        self._reserved: PendingWrite | None = None
         self._is_over = False
 
     def add(self, items: Sequence[Item]) -> None:
-        """See :class:`IListing`."""
+        """See :class:`IIncomingList`."""
         if self._is_over:
             return
         self._items += items
@@ -209,53 +209,53 @@ class Listing:
         self._check_room()
 
     def lag(self, size: int, ended: bool) -> bool:
-        """See :class:`IListing`."""
+        """See :class:`IIncomingList`."""
         if self._is_over:
             return False
         self._queue.size += size - self._lag
         self._lag = size
-        if ended and self._place is None:
-            self._place = self._queue.expect()
+        if ended and self._reserved is None:
+            self._reserved = self._queue.reserve()
         self._check_room()
         return not self._is_over
 
     def _check_room(self) -> None:
-        if not self._queue.lists_have_room():
+        if not self._queue.has_room_for_lists():
             # It counts as waiting data until it is abandoned.
-            self._refused(self._scope)
+            self._on_refused(self._scope)
             self.abandon()
 
     def complete(self, meta: ListMeta) -> None:
-        """See :class:`IListing`."""
+        """See :class:`IIncomingList`."""
         if self._is_over:
             return
-        size = self._size + size_of_scope(self._scope)
-        told = partial(self._put, meta, self._items, size)
-        self._forget()
-        place, self._place = self._place or self._queue.expect(), None
-        self._queue.fill(place, told, size)
+        size = self._size + scope_size(self._scope)
+        callback = partial(self._put, meta, self._items, size)
+        self._release()
+        reserved, self._reserved = self._reserved or self._queue.reserve(), None
+        self._queue.fulfil(reserved, callback, size)
 
     def _put(self, meta: ListMeta, items: Sequence[Item], size: int) -> None:
         """Queue the page after all earlier writes."""
-        gone = self._queue.gone_of(self._scope.collection)
-        items, whole_from = _without_gone(gone, self._scope, items)
+        tombstones = self._queue.tombstones_of(self._scope.collection)
+        items, whole_from = _without_deleted(tombstones, self._scope, items)
         pages = self._pages([(item.namespace, item.name) for item in items], whole_from)
-        self._continued.came(self._scope, self._continue_token)
+        self._paged.received(self._scope, self._continue_token)
         if pages is not None and meta.continue_token:
-            self._continued.expect(self._scope, meta.continue_token, pages)
+            self._paged.expect(self._scope, meta.continue_token, pages)
         elif pages is not None:
-            since = _left_since(gone, self._scope, version_of(meta.version), pages)
-            pages.lack(since)
+            since = _exited_since(tombstones, self._scope, version_of(meta.version), pages)
+            pages.mark_incomplete(since)
         self._queue.put_at_once(Page(self._scope, meta, items, size, pages))
 
     def abandon(self) -> None:
-        """See :class:`IListing`."""
-        self._forget()
-        place, self._place = self._place, None
-        if place is not None:
-            self._queue.fill(place, lambda: None, 0)
+        """See :class:`IIncomingList`."""
+        self._release()
+        reserved, self._reserved = self._reserved, None
+        if reserved is not None:
+            self._queue.fulfil(reserved, lambda: None, 0)
 
-    def _forget(self) -> None:
+    def _release(self) -> None:
         self._is_over = True
         self._queue.size -= self._size + self._lag
         self._items, self._size, self._lag = [], 0, 0
@@ -264,23 +264,23 @@ class Listing:
         """Return all pages so far, ``None`` if the earlier ones are not known."""
         if not self._continue_token:
             return Pages(None, names, whole_from)
-        before = self._continued.find(self._scope, self._continue_token)
+        before = self._paged.find(self._scope, self._continue_token)
         return None if before is None else Pages(before, names, whole_from)
 
 
-def _without_gone(
-    gone: Mapping[tuple[str, str], Gone], scope: Scope, items: Sequence[Item]
+def _without_deleted(
+    tombstones: Mapping[tuple[str, str], Tombstone], scope: Scope, items: Sequence[Item]
 ) -> tuple[Sequence[Item], int]:
     """Return the items without those that have been deleted at a newer version.
 
     Also return the version below which the scope may lack an item that has left another scope.
     """
-    if gone.keys().isdisjoint((item.namespace, item.name) for item in items):
+    if tombstones.keys().isdisjoint((item.namespace, item.name) for item in items):
         return items, 0
     there: list[Item] = []
     whole_from = 0
     for item in items:
-        end = gone.get((item.namespace, item.name))
+        end = tombstones.get((item.namespace, item.name))
         if end is None or not is_older(version_of(item.version), end.version):
             there.append(item)
         elif end.part is not None and not objects.is_within(scope, end.part):
@@ -288,8 +288,8 @@ def _without_gone(
     return there, whole_from
 
 
-def _left_since(
-    gone: Mapping[tuple[str, str], Gone], scope: Scope, version: Version, pages: Pages
+def _exited_since(
+    tombstones: Mapping[tuple[str, str], Tombstone], scope: Scope, version: Version, pages: Pages
 ) -> int:
     """Return the version below which a list of ``version`` may be incomplete.
 
@@ -297,7 +297,7 @@ def _left_since(
     """
     left = {
         key: end.version
-        for key, end in gone.items()
+        for key, end in tombstones.items()
         if end.part is not None
         and is_older(version, end.version)
         and not objects.is_within(scope, end.part)

@@ -5,38 +5,38 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from yurttunnel.hub.cache.writes import Done
+from yurttunnel.hub.cache.writes import WriteResult
 from yurttunnel.metrics import Metric, counter, gauge
 
 
 @dataclass(slots=True)
 class CacheStats:
-    """Counts since the start; ``size``, its limit ``most`` and ``waiting`` are in bytes."""
+    """Counts since the start; ``size``, its limit ``max_size`` and ``queued`` are in bytes."""
 
     size: int = 0
-    most: int = 0
+    max_size: int = 0
     clients: int = 0
-    waiting: int = 0
+    queued: int = 0
     written: int = 0
     unchanged: int = 0
     dropped: int = 0
     refused: int = 0
     events: int = 0
     events_lost: int = 0
-    forgotten: int = 0
-    forgotten_documents: int = 0
+    evicted: int = 0
+    evicted_documents: int = 0
     damaged: int = 0
     broken: bool = False
 
-    def count(self, done: Sequence[Done]) -> None:
+    def count(self, done: Sequence[WriteResult]) -> None:
         """Add the results of writes."""
         for each in done:
             self.written += each.written
             self.unchanged += each.unchanged
             self.events += each.events
             self.events_lost += each.events_lost
-            self.forgotten += len(each.forgotten)
-            self.forgotten_documents += each.documents
+            self.evicted += len(each.evicted)
+            self.evicted_documents += each.documents
 
 
 METRICS: tuple[Metric[CacheStats], ...] = (
@@ -54,7 +54,7 @@ METRICS: tuple[Metric[CacheStats], ...] = (
     gauge(
         "yurthub_cache_waiting_bytes",
         "Bytes of memory waiting to be written, including lists that are being received.",
-        lambda stats: stats.waiting,
+        lambda stats: stats.queued,
     ),
     counter(
         "yurthub_cache_objects",
@@ -86,13 +86,13 @@ METRICS: tuple[Metric[CacheStats], ...] = (
         "yurthub_cache_forgotten_clients",
         "Clients whose cached data was deleted: they are no longer cached, have sent no request"
         " for 30 days, or there was no room. The log names them, and at most one guest a minute.",
-        lambda stats: stats.forgotten,
+        lambda stats: stats.evicted,
     ),
     counter(
         "yurthub_cache_forgotten_documents",
         "Discovery and OpenAPI responses that were evicted because there was no room: the oldest,"
         " or one that is larger than the limit for all. Without the cloud kubectl may not work.",
-        lambda stats: stats.forgotten_documents,
+        lambda stats: stats.evicted_documents,
     ),
     counter(
         "yurthub_cache_damaged",

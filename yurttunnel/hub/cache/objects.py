@@ -23,7 +23,7 @@ _ROWS = 50
 _KEYS = 500
 """Names per statement."""
 
-MOST_SCOPES = 100
+MAX_SCOPES = 100
 """Maximum number of selections of one collection that are recorded as listed.
 
 Selections that are part of another one are removed first, then those that were listed longest ago.
@@ -45,12 +45,14 @@ _NOT_NEWER = "(typeof({0}) = 'text' OR {0} <= {1})"
 """Whether {0} may be older than {1} or the same; SQLite sorts numbers before all texts."""
 
 
-_SEEN = (
+_RAISE_VERSION = (
     f"SET version = ?1 WHERE ?1 <> '' AND version <> ?1 AND {_NOT_NEWER.format('version', '?1')}"
 )
 
 
-def enter(connection: Connection, collection: Collection, type: TypeMeta, version: Version) -> int:
+def upsert_collection(
+    connection: Connection, collection: Collection, type: TypeMeta, version: Version
+) -> int:
     """Return the row of a collection, created if necessary, with ``version`` recorded as seen."""
     connection.execute(
         "INSERT INTO collections"
@@ -63,7 +65,7 @@ def enter(connection: Connection, collection: Collection, type: TypeMeta, versio
     )
     id = find(connection, collection)
     assert id is not None
-    see(connection, id, version)
+    raise_version(connection, id, version)
     return id
 
 
@@ -75,12 +77,12 @@ def find(connection: Connection, collection: Collection) -> int | None:
     return None if row is None else int(row[0])
 
 
-def see(connection: Connection, collection: int, version: Version) -> None:
+def raise_version(connection: Connection, collection: int, version: Version) -> None:
     """Record that a collection has had ``version``; its version never decreases."""
-    connection.execute(f"UPDATE collections {_SEEN} AND id = ?2", (version, collection))
+    connection.execute(f"UPDATE collections {_RAISE_VERSION} AND id = ?2", (version, collection))
 
 
-def see_scope(
+def advance_scope(
     connection: Connection, collection: int, scope: Scope, since: Version, version: Version
 ) -> None:
     """Record that a scope is known up to ``version``, if it was known up to ``since``.
@@ -88,7 +90,7 @@ def see_scope(
     Versions that cannot be compared count as known.
     """
     connection.execute(
-        f"UPDATE scopes {_SEEN} AND collection = ?2"
+        f"UPDATE scopes {_RAISE_VERSION} AND collection = ?2"
         " AND namespace = ?3 AND label_selector = ?4 AND field_selector = ?5"
         " AND (typeof(?6) = 'text' OR version >= ?6)",
         (version, collection, *scope[1:], since),
@@ -149,7 +151,9 @@ def remove(
     )
 
 
-def note_left(connection: Connection, collection: int, part: Scope, items: Sequence[Item]) -> None:
+def record_exits(
+    connection: Connection, collection: int, part: Scope, items: Sequence[Item]
+) -> None:
     """Record that objects have left a part of a collection, each at its version.
 
     They were removed from the cache, but may still exist. So all scopes with them are incomplete
@@ -175,7 +179,7 @@ def note_left(connection: Connection, collection: int, part: Scope, items: Seque
             connection.execute("DELETE FROM scopes WHERE id = ?", (id,))
 
 
-def keep_only(
+def remove_others(
     connection: Connection,
     collection: int,
     scope: Scope,
@@ -204,11 +208,11 @@ def keep_only(
     }
     connection.executemany("DELETE FROM objects WHERE id = ?", ((id,) for id in gone))
     part = changing_part(scope)
-    if is_selective(part):
-        note_left(connection, collection, part, list(gone.values()))
+    if has_selectors(part):
+        record_exits(connection, collection, part, list(gone.values()))
 
 
-def is_selective(scope: Scope) -> bool:
+def has_selectors(scope: Scope) -> bool:
     """Return whether a scope has selectors."""
     return bool(scope.label_selector or scope.field_selector)
 
@@ -275,15 +279,15 @@ def mark_listed(
         (collection, *scope[1:], whole_from),
     )
     # A list does not depend on earlier knowledge.
-    see_scope(connection, collection, scope, "", version)
+    advance_scope(connection, collection, scope, "", version)
     connection.execute(
         "DELETE FROM scopes WHERE collection = ?1 AND id NOT IN"
         f" (SELECT id FROM scopes WHERE collection = ?1 ORDER BY {_IS_COVERED}, id DESC LIMIT ?2)",
-        (collection, MOST_SCOPES),
+        (collection, MAX_SCOPES),
     )
 
 
-def listed_version(connection: Connection, collection: int, scope: Scope) -> Version | None:
+def known_version(connection: Connection, collection: int, scope: Scope) -> Version | None:
     """Return the version up to which a scope is known, ``None`` if it may be incomplete.
 
     A list or a watch of a scope also covers all scopes that are part of it.
@@ -296,12 +300,12 @@ def listed_version(connection: Connection, collection: int, scope: Scope) -> Ver
     return newest([version for (version,) in rows]) if rows else None
 
 
-def unlist(connection: Connection, collection: Collection) -> None:
+def mark_incomplete(connection: Connection, collection: Collection) -> None:
     """Record that a collection is incomplete, until it is listed again."""
     connection.execute("DELETE FROM scopes WHERE collection = ?", (find(connection, collection),))
 
 
-def unlist_all(connection: Connection, of: Callable[[str], bool]) -> None:
+def mark_all_incomplete(connection: Connection, of: Callable[[str], bool]) -> None:
     """Record that all collections are incomplete whose clients satisfy ``of``."""
     rows = connection.execute("SELECT id, client FROM collections").fetchall()
     for number in (number for number, client in rows if of(client)):

@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.connection import Connection, uri_of
+from yurttunnel.hub.cache.errors import is_of_full_disk
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
 from yurttunnel.hub.cache.selectors import has_one_name, selector
-from yurttunnel.hub.cache.trouble import is_of_full_disk
 from yurttunnel.hub.cache.versions import Version
 from yurttunnel.hub.media.interfaces import Item, ListMeta, TypeMeta
 
@@ -32,7 +32,7 @@ class Reader(Connection):
 
     def read(self, read: Callable[[sqlite3.Connection], _Result]) -> _Result:
         """Return the result of ``read``."""
-        with self._explained():
+        with self._converting_errors():
             if self._connection is None:
                 self._connection = self._opened()
             return read(self._connection)
@@ -49,7 +49,7 @@ class Reader(Connection):
         try:
             return self._open("mode=ro")
         except sqlite3.OperationalError as error:
-            if not _is_all_there_is(self._path, error):
+            if not _is_complete(self._path, error):
                 raise
             # On a file system that is full or read-only, SQLite cannot create its other files.
             return self._open("mode=ro&immutable=1")
@@ -67,7 +67,7 @@ class Reader(Connection):
 
 
 class Snapshot:
-    """A list being read, in a transaction of its own: see :class:`IListed`."""
+    """A list being read, in a transaction of its own: see :class:`ICachedList`."""
 
     def __init__(
         self, reader: Reader, meta: ListMeta, complete: bool, rows: Sequence[tuple[int, int]]
@@ -100,7 +100,7 @@ class Snapshot:
         self._reader.close()
 
 
-def _is_all_there_is(path: Path, error: sqlite3.OperationalError) -> bool:
+def _is_complete(path: Path, error: sqlite3.OperationalError) -> bool:
     """Return whether the file alone is complete, if it cannot be opened with its log.
 
     An empty log may belong to a process that is about to write, unless there was no room for its
@@ -127,10 +127,10 @@ def find(
     return Stored(TypeMeta(*row[:2]), _item(namespace, name, *row[2:]))
 
 
-def known_to(scope: Scope, connection: sqlite3.Connection) -> str | None:
+def known_version(scope: Scope, connection: sqlite3.Connection) -> str | None:
     """Return the version up to which a scope is known."""
     collection = objects.find(connection, scope.collection)
-    found = None if collection is None else objects.listed_version(connection, collection, scope)
+    found = None if collection is None else objects.known_version(connection, collection, scope)
     return None if found is None else str(found)
 
 
@@ -144,7 +144,7 @@ def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> S
     if found is None:
         return None
     id, api_version, kind, version, columns = found
-    listed = objects.listed_version(connection, id, scope)
+    listed = objects.known_version(connection, id, scope)
     rows = _rows(connection, id, scope)
     if listed is not None:
         version = listed
@@ -172,7 +172,7 @@ def _rows(
     within, values = objects.within_scope(collection, scope)
     columns = "id, size"
     order = f"FROM objects WHERE {within} ORDER BY namespace, name"
-    if not objects.is_selective(scope):
+    if not objects.has_selectors(scope):
         rows: list[tuple[int, int]] = connection.execute(
             f"SELECT {columns} {order}", values
         ).fetchall()

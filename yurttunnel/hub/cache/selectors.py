@@ -8,7 +8,7 @@ from functools import lru_cache
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.media.interfaces import Item
-from yurttunnel.hub.request.requests import LONGEST_SELECTORS, ApiRequest, Form, ResourceType
+from yurttunnel.hub.request.requests import MAX_SELECTORS, ApiRequest, Form, ResourceType
 from yurttunnel.kube.selectors import (
     LABEL_SPACES,
     BadSelector,
@@ -22,7 +22,7 @@ PODS = ResourceType("", "v1", "pods")
 Selector = Callable[[Item], bool]
 """Returns whether an item is selected."""
 
-_LONGEST_REMEMBERED = 1024
+_MAX_REMEMBERED = 1024
 """Maximum length of selectors whose parsed form is cached, so that the memory is limited."""
 
 _FIELDS: dict[str, Callable[[Item], str]] = {
@@ -37,14 +37,14 @@ def scope_of(client: str, request: ApiRequest, form: Form) -> Scope:
 
     ``client`` is that of :class:`Collection`; ``request.resource`` must be set. Raises
     ``RequestFailed`` (400) for invalid selectors, and (503) for selectors longer than
-    :data:`LONGEST_SELECTORS`, which only the API evaluates.
+    :data:`MAX_SELECTORS`, which only the API evaluates.
     """
     assert request.resource is not None
     options = request.options
     if not options.label_selector and not options.field_selector:
         return Scope(_collection(client, request.resource, form), request.namespace)
-    if len(options.label_selector) + len(options.field_selector) > LONGEST_SELECTORS:
-        text = f"nothing is cached for selectors of more than {LONGEST_SELECTORS} characters"
+    if len(options.label_selector) + len(options.field_selector) > MAX_SELECTORS:
+        text = f"nothing is cached for selectors of more than {MAX_SELECTORS} characters"
         raise RequestFailed(503, text)
     if "\0" in options.label_selector or "\0" in options.field_selector:
         # SQLite's length() stops at a NUL, and no label or field can contain one.
@@ -72,7 +72,7 @@ def split_fields(field_selector: str, pods: bool) -> tuple[str, str]:
     Both are sorted, so that equivalent selectors are equal strings. ``spec.nodeName`` is evaluated
     for pods only. Raises :class:`BadSelector`.
     """
-    if len(field_selector) > _LONGEST_REMEMBERED:
+    if len(field_selector) > _MAX_REMEMBERED:
         return _split(field_selector, pods)
     return _split_remembered(field_selector, pods)
 
@@ -121,7 +121,7 @@ def selector(scope: Scope) -> Selector:
 
 
 def _test(label_selector: str, field_selector: str) -> Selector:
-    if len(label_selector) + len(field_selector) > _LONGEST_REMEMBERED:
+    if len(label_selector) + len(field_selector) > _MAX_REMEMBERED:
         return _make_test(label_selector, field_selector)
     return _remembered_test(label_selector, field_selector)
 

@@ -7,11 +7,11 @@ from sqlite3 import Connection
 
 from yurttunnel.hub.cache.writes import OVERHEAD, Statements
 
-MOST = 10_000
+MAX_TOKENS = 10_000
 """Maximum number of tokens; those that expire first are evicted first."""
 
 
-def accept(digest: bytes, owner: str, until: float, dropped: Callable[[], object]) -> Statements:
+def store(digest: bytes, owner: str, until: float, dropped: Callable[[], object]) -> Statements:
     """Return the write that stores a token; ``dropped`` is called if it is dropped."""
     return Statements(
         (
@@ -24,13 +24,13 @@ def accept(digest: bytes, owner: str, until: float, dropped: Callable[[], object
             "DELETE FROM tokens WHERE digest IN"
             " (SELECT digest FROM tokens ORDER BY until"
             " LIMIT max(0, (SELECT count(*) FROM tokens) - ?))",
-            (MOST,),
+            (MAX_TOKENS,),
         ),
         dropped=dropped,
     )
 
 
-def refuse(digests: Collection[bytes]) -> Statements:
+def delete(digests: Collection[bytes]) -> Statements:
     """Return the write that deletes tokens."""
     return Statements(
         *(("DELETE FROM tokens WHERE digest = ?", (digest,)) for digest in digests),

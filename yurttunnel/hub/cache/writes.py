@@ -16,21 +16,21 @@ OVERHEAD = 500
 """Approximate memory of an object besides its body, in bytes."""
 
 
-def size_of_scope(scope: Scope) -> int:
+def scope_size(scope: Scope) -> int:
     """Return the approximate size of a selection in bytes; its strings are also in an index."""
     texts = scope.collection.view, scope.label_selector, scope.field_selector
     return OVERHEAD + 2 * sum(len(text.encode()) for text in texts)
 
 
-MOST_IN_ONE = 1024 * 1024
+MAX_BATCH_SIZE = 1024 * 1024
 """Maximum size of changes that are written together, in bytes."""
 
 
-class Done(NamedTuple):
+class WriteResult(NamedTuple):
     """The result of writes.
 
     ``written`` objects were new or had another version; ``unchanged`` objects did not. ``events``
-    is the change of the number of events, ``events_lost`` the number of evicted ones. ``forgotten``
+    is the change of the number of events, ``events_lost`` the number of evicted ones. ``evicted``
     are the evicted clients, ``documents`` is the number of evicted documents.
     """
 
@@ -38,7 +38,7 @@ class Done(NamedTuple):
     unchanged: int = 0
     events: int = 0
     events_lost: int = 0
-    forgotten: tuple[str, ...] = ()
+    evicted: tuple[str, ...] = ()
     documents: int = 0
 
 
@@ -47,7 +47,7 @@ class Write:
 
     size = OVERHEAD
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """Do the write in the thread, within a transaction."""
         raise NotImplementedError
 
@@ -72,11 +72,11 @@ class Statements(Write):
         self._statements = statements
         self._dropped = dropped
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`Write`."""
         for statement, values in self._statements:
             connection.execute(statement, values)
-        return Done()
+        return WriteResult()
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`Write`."""
@@ -92,7 +92,7 @@ class Key(NamedTuple):
     name: str
 
 
-class Left(NamedTuple):
+class ScopeExit(NamedTuple):
     """A part that an object has left while it may still exist, and its last state there."""
 
     part: Scope
@@ -100,12 +100,12 @@ class Left(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A change of an object; without an item it was deleted, or has ``left`` a part."""
+    """A change of an object; without an item it was deleted, or has left a part."""
 
     version: Version
     type: TypeMeta | None = None
     item: Item | None = None
-    left: Left | None = None
+    scope_exit: ScopeExit | None = None
 
     @property
     def size(self) -> int:
@@ -117,79 +117,79 @@ class Change(NamedTuple):
 class Changes(Write):
     """The last change of each object, and the ranges of versions that the changes complete.
 
-    ``left`` has the objects that left a part, regardless of later changes. ``seen`` has the ranges
-    in order of arrival; each is valid only after all earlier ones.
+    ``exits`` has the objects that left a part, regardless of later changes. ``ranges`` has the
+    ranges in order of arrival; each is valid only after all earlier ones.
     """
 
     size: int = 0
-    of: dict[Key, Change] = field(default_factory=dict)
-    left: dict[Scope, list[Item]] = field(default_factory=dict)
-    seen: dict[Scope, list[tuple[Version, Version]]] = field(default_factory=dict)
+    by_key: dict[Key, Change] = field(default_factory=dict)
+    exits: dict[Scope, list[Item]] = field(default_factory=dict)
+    ranges: dict[Scope, list[tuple[Version, Version]]] = field(default_factory=dict)
 
     def put(self, key: Key, change: Change) -> None:
         """Add a change, replacing an earlier one of the object.
 
         If an object is deleted before it was written, its type is kept for the collection.
         """
-        before = self.of.get(key)
+        before = self.by_key.get(key)
         if before is not None and change.type is None:
             change = change._replace(type=before.type)
         self.size += change.size - (0 if before is None else before.size)
-        self.of[key] = change
+        self.by_key[key] = change
 
-    def leave(self, left: Left) -> None:
+    def add_exit(self, scope_exit: ScopeExit) -> None:
         """Record that an object has left a part."""
         self.size += OVERHEAD + sum(
-            len(name) + len(text) for name, text in left.item.labels.items()
+            len(name) + len(text) for name, text in scope_exit.item.labels.items()
         )
-        if left.part not in self.left:
-            self.size += size_of_scope(left.part)
-        self.left.setdefault(left.part, []).append(left.item)
+        if scope_exit.part not in self.exits:
+            self.size += scope_size(scope_exit.part)
+        self.exits.setdefault(scope_exit.part, []).append(scope_exit.item)
 
-    def see(self, scope: Scope, since: Version, version: Version) -> None:
+    def advance(self, scope: Scope, since: Version, version: Version) -> None:
         """Record that a scope is known from one version to another."""
-        told = self.seen.setdefault(scope, [])
-        if told and told[-1][0] == since:
-            _, before = told.pop()
+        ranges = self.ranges.setdefault(scope, [])
+        if ranges and ranges[-1][0] == since:
+            _, before = ranges.pop()
             version = newest([before, version])
         else:
-            self.size += size_of_scope(scope) + len(str(since))
-        told.append((since, version))
+            self.size += scope_size(scope) + len(str(since))
+        ranges.append((since, version))
 
     def drop_oldest(self) -> Collection:
         """Drop the oldest change."""
-        key = next(iter(self.of))
-        self.size -= self.of.pop(key).size
+        key = next(iter(self.by_key))
+        self.size -= self.by_key.pop(key).size
         return key.collection
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`Write`."""
         by_collection: dict[Collection, list[tuple[Key, Change]]] = {}
-        for each in self.of.items():
+        for each in self.by_key.items():
             by_collection.setdefault(each[0].collection, []).append(each)
         done = [
             _change(connection, collection, changes)
             for collection, changes in by_collection.items()
         ]
-        for part, items in self.left.items():
+        for part, items in self.exits.items():
             row = objects.find(connection, part.collection)
             if row is not None:
-                objects.note_left(connection, row, part, items)
-        for scope, told in self.seen.items():
+                objects.record_exits(connection, row, part, items)
+        for scope, ranges in self.ranges.items():
             row = objects.find(connection, scope.collection)
             if row is None:
                 continue
-            for since, version in told:
-                objects.see(connection, row, version)
-                objects.see_scope(connection, row, scope, since, version)
-        return Done(sum(each.written for each in done), sum(each.unchanged for each in done))
+            for since, version in ranges:
+                objects.raise_version(connection, row, version)
+                objects.advance_scope(connection, row, scope, since, version)
+        return WriteResult(sum(each.written for each in done), sum(each.unchanged for each in done))
 
     def drop(self) -> Iterable[Collection]:
         """See :class:`Write`."""
-        return {key.collection for key in self.of} | {part.collection for part in self.left}
+        return {key.collection for key in self.by_key} | {part.collection for part in self.exits}
 
 
-class Removals(Write):
+class Deletions(Write):
     """The deletions of some changes, done before all additions to make room.
 
     The changes must follow in the same transaction; they restore objects that are newer.
@@ -202,11 +202,11 @@ class Removals(Write):
             (key, change.version)
             for write in writes
             if isinstance(write, Changes)
-            for key, change in write.of.items()
+            for key, change in write.by_key.items()
             if change.item is None
         ]
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`Write`."""
         gone: dict[Collection, list[tuple[str, str, Version]]] = {}
         for key, version in self._keys:
@@ -215,32 +215,32 @@ class Removals(Write):
             row = objects.find(connection, collection)
             if row is not None:
                 objects.remove(connection, row, keys)
-        return Done()
+        return WriteResult()
 
 
 def _change(
     connection: Connection, collection: Collection, changes: Sequence[tuple[Key, Change]]
-) -> Done:
+) -> WriteResult:
     version = newest([change.version for _, change in changes])
     types = [change.type for _, change in changes if change.type is not None]
     if types:
-        row: int | None = objects.enter(connection, collection, types[-1], version)
+        row: int | None = objects.upsert_collection(connection, collection, types[-1], version)
     else:
         row = objects.find(connection, collection)
     if row is None:
         # The deleted object was never stored.
-        return Done()
-    objects.see(connection, row, version)
+        return WriteResult()
+    objects.raise_version(connection, row, version)
     gone = [
         (key.namespace, key.name, change.version) for key, change in changes if change.item is None
     ]
     objects.remove(connection, row, gone)
     items = [change.item for _, change in changes if change.item is not None]
     written = objects.put(connection, row, items)
-    return Done(written, len(items) - written)
+    return WriteResult(written, len(items) - written)
 
 
-class Unlist(Write):
+class MarkIncomplete(Write):
     """Incomplete collections, and all those of clients for which ``of_all`` is true."""
 
     size = 0
@@ -251,10 +251,10 @@ class Unlist(Write):
         self.collections = collections
         self.of_all = of_all
 
-    def do(self, connection: Connection) -> Done:
+    def execute(self, connection: Connection) -> WriteResult:
         """See :class:`Write`."""
         for collection in self.collections:
-            objects.unlist(connection, collection)
+            objects.mark_incomplete(connection, collection)
         if self.of_all is not None:
-            objects.unlist_all(connection, self.of_all)
-        return Done()
+            objects.mark_all_incomplete(connection, self.of_all)
+        return WriteResult()

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 import msgspec
 
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.media.interfaces import IMedia, Item, ListMeta, WatchEvent
+from yurttunnel.hub.media.interfaces import ICodec, Item, ListMeta, WatchEvent
 from yurttunnel.hub.media.json_lists import list_members
 from yurttunnel.hub.media.json_shapes import Objects
 
@@ -63,15 +63,15 @@ class ListChange:
 
     def finish(self, meta: ListMeta) -> bytes:
         """Return the last piece."""
-        said = list_members(Objects().list_type(meta.type), meta)
-        return (b"]," if self._begun else b'{"items":[],') + said + b"}"
+        list_fields = list_members(Objects().list_type(meta.type), meta)
+        return (b"]," if self._begun else b'{"items":[],') + list_fields + b"}"
 
 
 class WatchChange:
-    """Writes the frames of one watch; ``media`` is the JSON codec."""
+    """Writes the frames of one watch; ``codec`` is the JSON codec."""
 
-    def __init__(self, media: IMedia, change: Change) -> None:
-        self._media = media
+    def __init__(self, codec: ICodec, change: Change) -> None:
+        self._codec = codec
         self._change = change
 
     def events(self, events: Iterable[WatchEvent]) -> bytes:
@@ -81,10 +81,10 @@ class WatchChange:
     def _frame(self, event: WatchEvent) -> bytes:
         item = event.item
         if item is None:
-            return self._media.watch_event(event.type, event.meta, event.status)
+            return self._codec.watch_event(event.type, event.meta, event.status)
         if event.type == "BOOKMARK":
-            return self._media.bookmark(event.meta, item.version, event.initial_events_end)
+            return self._codec.bookmark(event.meta, item.version, event.initial_events_end)
         body = changed_body(self._change, item.body)
         if body is None:
-            return self._media.watch_event("DELETED", event.meta, item.body)
-        return self._media.watch_event(event.type, event.meta, body)
+            return self._codec.watch_event("DELETED", event.meta, item.body)
+        return self._codec.watch_event(event.type, event.meta, body)

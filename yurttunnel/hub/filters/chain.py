@@ -25,8 +25,8 @@ from yurttunnel.hub.filters.interfaces import (
     IFilters,
     Object,
 )
-from yurttunnel.hub.filters.members import READING
-from yurttunnel.hub.filters.watches import FollowedWatches, State
+from yurttunnel.hub.filters.members import READ_VERBS
+from yurttunnel.hub.filters.watches import State, TrackedWatches
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller
 from yurttunnel.metrics import Metric, counter
@@ -43,14 +43,14 @@ ORDER = (
 )
 
 
-_NOBODY = frozenset({"", "yurthub", PAGES})
+_UNFILTERED_CLIENTS = frozenset({"", "yurthub", PAGES})
 """Clients without a User-Agent, and the hub itself, which needs the API's unfiltered objects."""
 
 
 _REMEMBERED = 256
 """The number of requests whose filters are remembered, because most requests are repeated."""
 
-_LONGEST_REMEMBERED = 1024
+_MAX_REMEMBERED = 1024
 """Maximum length of the path and query of a remembered request; some are as long as a head."""
 
 
@@ -68,7 +68,7 @@ def chosen_makers(makers: Iterable[IFilterMaker], disabled: Iterable[str]) -> li
 
     Raises :class:`BadFilter` for a name that no filter has, or more than one.
     """
-    makers = sorted(makers, key=lambda maker: (_place(maker.name), maker.name))
+    makers = sorted(makers, key=lambda maker: (_order_of(maker.name), maker.name))
     names = Counter(maker.name for maker in makers)
     disabled = set(disabled)
     if unknown := disabled - set(names) - {ALL}:
@@ -80,7 +80,7 @@ def chosen_makers(makers: Iterable[IFilterMaker], disabled: Iterable[str]) -> li
     return [maker for maker in makers if disabled.isdisjoint((maker.name, ALL))]
 
 
-def _place(name: str) -> int:
+def _order_of(name: str) -> int:
     return ORDER.index(name) if name in ORDER else len(ORDER)
 
 
@@ -98,7 +98,7 @@ class Filters:
         makers: Sequence[IFilterMaker],
         site: FilterSite,
         configuration: HubConfiguration,
-        watches: FollowedWatches,
+        watches: TrackedWatches,
     ) -> None:
         self.failures = Counter({maker.name: 0 for maker in makers})
         self._configuration = configuration
@@ -111,7 +111,7 @@ class Filters:
         return [each for each in self._members if each.applies(request)]
 
     def _applying(self, request: ApiRequest) -> list[_Member]:
-        find = self._remembered if request.size <= _LONGEST_REMEMBERED else self._find_applying
+        find = self._remembered if request.size <= _MAX_REMEMBERED else self._find_applying
         return find(request)
 
     def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
@@ -121,13 +121,13 @@ class Filters:
             return None
         active = [each for each in applying if self._is_for(each, caller.component)]
         if request.verb == "list":
-            self._watches.listed(caller, request, _state(active))
+            self._watches.record_list(caller, request, _state(active))
         if not active:
             return None
         make = active[0].change if len(active) == 1 else _all_of(active)
         return Change(make, any(each.hides for each in active))
 
-    def follow(
+    def track(
         self, caller: Caller, request: ApiRequest, end: Callable[[], object]
     ) -> Callable[[], None]:
         """Call ``end()`` when the response to a watch would be filtered differently."""
@@ -138,10 +138,10 @@ class Filters:
         def now() -> State:
             return _state(each for each in applying if self._is_for(each, caller.component))
 
-        return self._watches.follow(caller, request, now, end)
+        return self._watches.track(caller, request, now, end)
 
     def _is_for(self, member: _Member, component: str) -> bool:
-        if component in _NOBODY:
+        if component in _UNFILTERED_CLIENTS:
             return False
         configured = self._configuration.components(member.name)
         return component in member.components or not configured.isdisjoint((component, ALL))
@@ -173,7 +173,7 @@ class _Member:
             return self._filter.applies(request)
         except Exception:
             # As below; and failing the request would be worse for all clients.
-            applies = self.hides and request.resource is not None and request.verb in READING
+            applies = self.hides and request.resource is not None and request.verb in READ_VERBS
             becomes = "goes through it" if applies else "does not go through it"
             self._failed("say whether it is for a request", becomes)
             return applies

@@ -12,7 +12,7 @@ from zope.interface import implementer
 
 from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
 from yurttunnel.hub.filters.maker import FilterMaker
-from yurttunnel.hub.filters.members import FOLLOWING, Name, asks_for, member, name_of
+from yurttunnel.hub.filters.members import LIST_VERBS, Name, matches, member, name_of
 from yurttunnel.hub.request.requests import ApiRequest
 
 ANNOTATION = "svc.openyurt.io/discard"
@@ -31,7 +31,7 @@ class DiscardCloudService:
 
     def applies(self, request: ApiRequest) -> bool:
         """Return whether a request is for Services."""
-        return asks_for(request, "", {"services"}, FOLLOWING)
+        return matches(request, "", {"services"}, LIST_VERBS)
 
     def change(self, obj: Object) -> Object | None:
         """Hide a Service, or return it unchanged."""

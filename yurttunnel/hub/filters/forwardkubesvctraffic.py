@@ -9,10 +9,10 @@ from __future__ import annotations
 from yurttunnel.hub.filters.interfaces import Object
 from yurttunnel.hub.filters.maker import FilterMaker
 from yurttunnel.hub.filters.members import KUBERNETES, members
-from yurttunnel.hub.filters.reach import LeadingFilter
+from yurttunnel.hub.filters.redirect import RedirectFilter
 
 
-class ForwardKubeSvcTraffic(LeadingFilter):
+class ForwardKubeSvcTraffic(RedirectFilter):
     """The filter, which replaces the endpoints with the hub's address and TLS port.
 
     A slice of the other address family stays unchanged.
@@ -21,7 +21,7 @@ class ForwardKubeSvcTraffic(LeadingFilter):
     group, resource = "discovery.k8s.io", "endpointslices"
     only = KUBERNETES
 
-    def _lead(self, obj: Object) -> None:
+    def _redirect(self, obj: Object) -> None:
         if obj.get("addressType") != ("IPv6" if ":" in self._site.host else "IPv4"):
             return
         obj["endpoints"] = [{"addresses": [self._site.host], "conditions": {"ready": True}}]

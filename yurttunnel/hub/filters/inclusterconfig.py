@@ -11,7 +11,7 @@ import re
 from yurttunnel.hub.filters.interfaces import Object
 from yurttunnel.hub.filters.maker import FilterMaker
 from yurttunnel.hub.filters.members import Name, member
-from yurttunnel.hub.filters.reach import LeadingFilter
+from yurttunnel.hub.filters.redirect import RedirectFilter
 
 CONFIG_MAP = Name("kube-system", "kube-proxy")
 
@@ -19,13 +19,13 @@ _KEY = "config.conf"
 _LINE = re.compile(r"^([ \t]*)(kubeconfig[ \t]*:)", re.MULTILINE)
 
 
-class InClusterConfig(LeadingFilter):
+class InClusterConfig(RedirectFilter):
     """The filter, which comments out the line; the kubelet gets each ConfigMap by name."""
 
     resource = "configmaps"
     only = CONFIG_MAP
 
-    def _lead(self, obj: Object) -> None:
+    def _redirect(self, obj: Object) -> None:
         data = member(obj, "data")
         if isinstance(data.get(_KEY), str):
             data[_KEY] = _LINE.sub(r"\1#\2", data[_KEY])

@@ -15,7 +15,7 @@ from zope.interface import Attribute, Interface
 
 if TYPE_CHECKING:
     from yurttunnel.hub.filters.pools import Pools
-    from yurttunnel.hub.filters.reach import Reach
+    from yurttunnel.hub.filters.redirect import Reach
     from yurttunnel.hub.request.requests import ApiRequest, Caller
     from yurttunnel.kube.interfaces import IInformers
 
@@ -85,12 +85,10 @@ class IFilterMaker(IPlugin):
         """
 
 
-class IFollowing(Interface):
+class IWatchTracker(Interface):
     """Detects changes of the processing of a watch's response."""
 
-    def follow(
-        caller: Caller, request: ApiRequest, end: Callable[[], object]
-    ) -> Callable[[], None]:
+    def track(caller: Caller, request: ApiRequest, end: Callable[[], object]) -> Callable[[], None]:
         """Call ``end()``, once, when the response would be processed differently now.
 
         :mod:`yurttunnel.hub.filters.relist` implements ``end``. The returned function must be
@@ -98,7 +96,7 @@ class IFollowing(Interface):
         """
 
 
-class IFilters(IFollowing):
+class IFilters(IWatchTracker):
     """The filters of a hub in their current configuration."""
 
     def change_for(caller: Caller, request: ApiRequest) -> Change | None:

@@ -9,16 +9,16 @@ from __future__ import annotations
 from yurttunnel.hub.filters.interfaces import Object
 from yurttunnel.hub.filters.maker import FilterMaker
 from yurttunnel.hub.filters.members import KUBERNETES, member, members
-from yurttunnel.hub.filters.reach import LeadingFilter
+from yurttunnel.hub.filters.redirect import RedirectFilter
 
 
-class MasterService(LeadingFilter):
+class MasterService(RedirectFilter):
     """The filter, which sets the hub's address and TLS port."""
 
     resource = "services"
     only = KUBERNETES
 
-    def _lead(self, obj: Object) -> None:
+    def _redirect(self, obj: Object) -> None:
         spec = member(obj, "spec")
         spec["clusterIP"] = self._site.host
         if "clusterIPs" in spec:

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 from yurttunnel.cluster.fields import text
 from yurttunnel.hub.request.requests import ApiRequest
 
-READING = frozenset({"get", "list", "watch"})
-FOLLOWING = frozenset({"list", "watch"})
+READ_VERBS = frozenset({"get", "list", "watch"})
+LIST_VERBS = frozenset({"list", "watch"})
 
 
 class Name(NamedTuple):
@@ -45,7 +45,7 @@ def name_of(obj: dict[str, Any]) -> Name:
     return Name(text(metadata.get("namespace")), text(metadata.get("name")))
 
 
-def asks_for(
+def matches(
     request: ApiRequest,
     group: str,
     resources: Collection[str],

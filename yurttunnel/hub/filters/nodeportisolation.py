@@ -23,7 +23,7 @@ from zope.interface import implementer
 from yurttunnel.cluster.fields import text
 from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
 from yurttunnel.hub.filters.maker import FilterMaker
-from yurttunnel.hub.filters.members import READING, asks_for, member, members
+from yurttunnel.hub.filters.members import READ_VERBS, matches, member, members
 from yurttunnel.hub.request.requests import ApiRequest
 
 ANNOTATION = "nodeport.openyurt.io/listen"
@@ -49,14 +49,14 @@ class NodePortIsolation:
 
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._pools = site.pools
-        self._asked = False
+        self._is_used = False
         self._last: str | None = None
-        self._tell_changed = changed
+        self._on_changed = changed
         site.pools.on_changed.append(self._pools_changed)
 
     def applies(self, request: ApiRequest) -> bool:
         """Return whether a request is for Services."""
-        return asks_for(request, "", {"services"}, READING)
+        return matches(request, "", {"services"}, READ_VERBS)
 
     def change(self, obj: Object) -> Object:
         """Remove the node ports if they are closed in this pool."""
@@ -72,15 +72,15 @@ class NodePortIsolation:
         return obj
 
     def _own(self) -> str | None:
-        self._asked = True
+        self._is_used = True
         self._last = self._pools.own()
         return self._last
 
     def _pools_changed(self) -> None:
-        if self._asked:
+        if self._is_used:
             before = self._last
             if self._own() != before:
-                self._tell_changed()
+                self._on_changed()
 
 
 maker = FilterMaker("nodeportisolation", ("kube-proxy", "yurtproxy"), NodePortIsolation)

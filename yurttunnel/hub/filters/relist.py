@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from yurttunnel.http.errors import RequestFailed, status_content
 from yurttunnel.http.interfaces import ExchangeFailed
-from yurttunnel.hub.filters.interfaces import IFollowing
+from yurttunnel.hub.filters.interfaces import IWatchTracker
 from yurttunnel.hub.media.json_watches import event_form
-from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.failures import send_failure
 from yurttunnel.hub.request.requests import HubCall
 
 EXPIRED = RequestFailed(410, "what yurthub does for this client has changed: list again")
 
 
-def end_when_changed(following: IFollowing, call: HubCall, changed: bool) -> None:
-    """End a watch once ``following`` reports that it is processed differently.
+def end_when_changed(tracker: IWatchTracker, call: HubCall, changed: bool) -> None:
+    """End a watch once ``tracker`` reports that it is processed differently.
 
     A watch that is ``changed`` by filters is JSON in complete frames: its client gets an ERROR
     event. Any other watch is aborted, and rejected when resumed; so is the response of a rejected
@@ -31,9 +31,9 @@ def end_when_changed(following: IFollowing, call: HubCall, changed: bool) -> Non
             exchange.write(event_form("ERROR", status_content(EXPIRED)[1].strip()))
             exchange.finish()
         else:
-            tell(exchange, EXPIRED)
+            send_failure(exchange, EXPIRED)
 
-    stop = following.follow(call.caller, call.request, end)
+    stop = tracker.track(call.caller, call.request, end)
 
     def ended(error: ExchangeFailed | None) -> None:
         stop()

@@ -13,12 +13,12 @@ from collections.abc import Callable
 
 from yurttunnel.hub.filters.interfaces import FilterSite, Object
 from yurttunnel.hub.filters.maker import FilterMaker
-from yurttunnel.hub.filters.members import READING, asks_for, member, members
-from yurttunnel.hub.filters.reach import LeadingFilter
+from yurttunnel.hub.filters.members import READ_VERBS, matches, member, members
+from yurttunnel.hub.filters.redirect import RedirectFilter
 from yurttunnel.hub.request.requests import ApiRequest
 
 
-class ServiceEnvUpdater(LeadingFilter):
+class ServiceEnvUpdater(RedirectFilter):
     """The filter, which changes the variables that are set."""
 
     resource = "pods"
@@ -30,12 +30,12 @@ class ServiceEnvUpdater(LeadingFilter):
             "KUBERNETES_SERVICE_PORT": str(site.secure_port),
         }
 
-    def _asks(self, request: ApiRequest) -> bool:
+    def _matches(self, request: ApiRequest) -> bool:
         # A patch of the status of a pod returns the pod, too.
-        verbs, subresources = READING | {"patch"}, ("", "status")
-        return asks_for(request, "", {self.resource}, verbs, subresources=subresources)
+        verbs, subresources = READ_VERBS | {"patch"}, ("", "status")
+        return matches(request, "", {self.resource}, verbs, subresources=subresources)
 
-    def _lead(self, obj: Object) -> None:
+    def _redirect(self, obj: Object) -> None:
         spec = member(obj, "spec")
         for kind in ("initContainers", "containers"):
             for container in members(spec, kind):

@@ -24,7 +24,7 @@ from zope.interface import implementer
 from yurttunnel.cluster.fields import mapping, text
 from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
 from yurttunnel.hub.filters.maker import FilterMaker
-from yurttunnel.hub.filters.members import READING, Name, asks_for, member, members, name_of
+from yurttunnel.hub.filters.members import READ_VERBS, Name, matches, member, members, name_of
 from yurttunnel.hub.request.requests import ApiRequest
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import SERVICES
@@ -40,8 +40,8 @@ _ADDRESSES = ("addresses", "notReadyAddresses")
 def topology_of(service: Object) -> str:
     """Return the topology of a Service: :data:`NODE`, :data:`POOL`, or an empty string."""
     annotations = mapping(mapping(service.get("metadata")).get("annotations"))
-    said = text(annotations.get(ANNOTATION)).strip()
-    return {NODE: NODE, POOL: POOL, "kubernetes.io/zone": POOL}.get(said, "")
+    value = text(annotations.get(ANNOTATION)).strip()
+    return {NODE: NODE, POOL: POOL, "kubernetes.io/zone": POOL}.get(value, "")
 
 
 SPEC = InformerSpec(SERVICES, topology_of)
@@ -56,7 +56,7 @@ class ServiceTopology:
     def __init__(self, site: FilterSite, changed: Callable[[], object]) -> None:
         self._node = site.node
         self._pools = site.pools
-        self._tell_changed = changed
+        self._on_changed = changed
         self._by_pool = False
         self._services = site.informers.informer(SPEC)
         self._services.add_handler(self._service_changed)
@@ -64,8 +64,8 @@ class ServiceTopology:
 
     def applies(self, request: ApiRequest) -> bool:
         """Return whether a request is for Endpoints or EndpointSlices."""
-        return asks_for(request, "", {"endpoints"}, READING) or asks_for(
-            request, "discovery.k8s.io", {"endpointslices"}, READING
+        return matches(request, "", {"endpoints"}, READ_VERBS) or matches(
+            request, "discovery.k8s.io", {"endpointslices"}, READ_VERBS
         )
 
     def change(self, obj: Object) -> Object:
@@ -95,11 +95,11 @@ class ServiceTopology:
             # Start the informers, so that the pool is known when endpoints are requested.
             self._pools.mates()
         if new is not None and (old or "") != new:
-            self._tell_changed()
+            self._on_changed()
 
     def _pools_changed(self) -> None:
         if self._by_pool:
-            self._tell_changed()
+            self._on_changed()
 
 
 def _service(obj: Object) -> Name:

@@ -32,11 +32,11 @@ INTERVAL = 10.0
 SPREAD = 2.0
 """The time in seconds over which the watches of a round are ended; less than :data:`INTERVAL`."""
 
-TOLD = 60.0
+EXPIRED_SECONDS = 60.0
 """How long, in seconds, a client whose watch was ended gets a 410 when it resumes. A client that
 never lists what it watches, such as ``kubectl get pod NAME --watch``, would get it forever."""
 
-MOST_LISTS = 1024
+MAX_LISTS = 1024
 """Maximum number of lists whose processing is remembered; the most recent are kept."""
 
 State = tuple[tuple[str, int], ...]
@@ -49,12 +49,12 @@ class _Watch:
     state: State
     now: Callable[[], State]
     end: Callable[[], object]
-    is_of_before: bool
+    predates_run: bool
     """Whether its list may be from an earlier run."""
     ending: IDelayedCall | None = field(default=None)
 
 
-class FollowedWatches(Service):
+class TrackedWatches(Service):
     """The watches of a hub; while the service is not running, none is ended."""
 
     def __init__(self, clock: IReactorTime) -> None:
@@ -74,7 +74,7 @@ class FollowedWatches(Service):
         for watch in tuple(self._watches):
             self._forget(watch)
 
-    def listed(self, caller: Caller, request: ApiRequest, state: State) -> None:
+    def record_list(self, caller: Caller, request: ApiRequest, state: State) -> None:
         """Record the processing of a list; the watch that follows it continues from there.
 
         Of a list in pages, the first page counts, because it has the oldest state.
@@ -86,10 +86,10 @@ class FollowedWatches(Service):
     def _remember(self, key: bytes, state: State, seconds: float = math.inf) -> None:
         self._lists[key] = state, self._clock.seconds() + seconds
         self._lists.move_to_end(key)
-        if len(self._lists) > MOST_LISTS:
+        if len(self._lists) > MAX_LISTS:
             self._lists.popitem(last=False)
 
-    def follow(
+    def track(
         self,
         caller: Caller,
         request: ApiRequest,
@@ -99,7 +99,7 @@ class FollowedWatches(Service):
         """Call ``end()`` once ``now()`` differs from its value when the client listed."""
         key, state = _key(caller, request), now()
         listed = None
-        if _goes_on(request):
+        if _continues_list(request):
             listed = self._listed_state(key)
             state = state if listed is None else listed
         else:
@@ -113,7 +113,7 @@ class FollowedWatches(Service):
     def is_outdated(self, caller: Caller, request: ApiRequest, now: State) -> bool:
         """Return whether a watch would continue a list that was processed differently."""
         listed = self._listed_state(_key(caller, request))
-        return _goes_on(request) and listed is not None and listed != now
+        return _continues_list(request) and listed is not None and listed != now
 
     def review(self) -> None:
         """Schedule a round that ends the watches that are out of date."""
@@ -121,9 +121,9 @@ class FollowedWatches(Service):
             seconds = self._clock.seconds()
             wait = max(SETTLE, self._next_round - seconds)
             self._next_round = seconds + wait + INTERVAL
-            self._round = self._clock.callLater(wait, self._look)
+            self._round = self._clock.callLater(wait, self._begin_round)
 
-    def _look(self) -> None:
+    def _begin_round(self) -> None:
         self._round = None
         for watch in self._watches:
             if watch.now() != watch.state:
@@ -131,27 +131,27 @@ class FollowedWatches(Service):
                 watch.ending = self._clock.callLater(delay, self._end, watch)
 
     def _end(self, watch: _Watch) -> None:
-        self._leave(watch)
+        self._stop_tracking(watch)
         watch.end()
 
-    def _leave(self, watch: _Watch) -> None:
+    def _stop_tracking(self, watch: _Watch) -> None:
         self._watches.discard(watch)
         is_known = self._listed_state(watch.key) is not None
-        if watch.is_of_before and not is_known and watch.state != watch.now():
+        if watch.predates_run and not is_known and watch.state != watch.now():
             # The client may resume where this watch ends.
-            self._remember(watch.key, watch.state, TOLD)
+            self._remember(watch.key, watch.state, EXPIRED_SECONDS)
 
     def _listed_state(self, key: bytes) -> State | None:
         state, until = self._lists.get(key, (None, math.inf))
         return state if self._clock.seconds() < until else None
 
     def _forget(self, watch: _Watch) -> None:
-        self._leave(watch)
+        self._stop_tracking(watch)
         if watch.ending is not None and watch.ending.active():
             watch.ending.cancel()
 
 
-def _goes_on(request: ApiRequest) -> bool:
+def _continues_list(request: ApiRequest) -> bool:
     """Return whether a watch continues a list, and does not begin with the current state."""
     options = request.options
     return options.resource_version not in ("", "0") and not options.send_initial_events

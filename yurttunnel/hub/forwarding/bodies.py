@@ -16,22 +16,22 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySink, IBodySource
 from yurttunnel.hub.filters.bodies import ListChange, WatchChange, changed_body
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.forwarding.keeping import (
+from yurttunnel.hub.forwarding.caching import (
     STATUS,
-    IKeeper,
-    ListKeeper,
-    ObjectKeeper,
-    WatchKeeper,
+    ICacher,
+    ListCacher,
+    ObjectCacher,
+    WatchCacher,
 )
-from yurttunnel.hub.media.interfaces import IMedia
+from yurttunnel.hub.media.interfaces import ICodec
 from yurttunnel.kube.protobuf_fields import BadBody
 
-_INFLATED_AT_ONCE = 256 * 1024
+_MAX_INFLATED_PIECE = 256 * 1024
 """Maximum number of bytes that are decompressed at once, as a limit for zip bombs."""
 
 
 @implementer(IBodySource)
-class _Passed:
+class _Wrapped:
     """The body of ``source``, which passes through the ``_before`` of a subclass."""
 
     def __init__(self, source: IBodySource) -> None:
@@ -67,109 +67,109 @@ class _Passed:
         self._source.stopProducing()
 
 
-class PassedBody(_Passed):
-    """The body of ``source``, passed through the sink that ``between`` puts before its own."""
+class WrappedBody(_Wrapped):
+    """The body of ``source``, passed through the sink that ``wrap`` puts before its own."""
 
-    def __init__(self, source: IBodySource, between: Callable[[IBodySink], IBodySink]) -> None:
+    def __init__(self, source: IBodySource, wrap: Callable[[IBodySink], IBodySink]) -> None:
         super().__init__(source)
-        self._between = between
+        self._wrap = wrap
 
     def _before(self, sink: IBodySink) -> IBodySink:
-        return self._between(sink)
+        return self._wrap(sink)
 
 
 @implementer(IBodySink)
-class ReadAlong(_Passed):
-    """The body of ``source``, which ``keeper`` reads after it was forwarded.
+class InlineParse(_Wrapped):
+    """The body of ``source``, which ``cacher`` reads after it was forwarded.
 
-    ``unread(error)`` is called once if the body cannot be parsed.
+    ``on_error(error)`` is called once if the body cannot be parsed.
     """
 
     _sink: IBodySink
-    _pass_on: Callable[[bytes], object]
+    _forward: Callable[[bytes], object]
 
     def __init__(
-        self, source: IBodySource, keeper: IKeeper, unread: Callable[[Exception], object]
+        self, source: IBodySource, cacher: ICacher, on_error: Callable[[Exception], object]
     ) -> None:
         super().__init__(source)
-        self._keeper: IKeeper | None = keeper
-        self._read = keeper.read
-        self._unread = unread
+        self._cacher: ICacher | None = cacher
+        self._read = cacher.read
+        self._on_error = on_error
 
     def _before(self, sink: IBodySink) -> IBodySink:
         self._sink = sink
-        self._pass_on = sink.write
+        self._forward = sink.write
         return self
 
     def take_whole(self) -> bytes | None:
         """See ``IBodySource``."""
         body = self._source.take_whole()
         if body is not None:
-            self._have_read(body)
+            self._parse(body)
             self._end()
         return body
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
-        self._pass_on(data)
-        self._have_read(data)
+        self._forward(data)
+        self._parse(data)
 
     def finish(self, trailers: Fields = ()) -> None:
         """See ``IBodySink``."""
         self._end()
         self._sink.finish(trailers)
 
-    def _have_read(self, data: bytes) -> None:
-        if self._keeper is not None:
+    def _parse(self, data: bytes) -> None:
+        if self._cacher is not None:
             try:
                 self._read(data)
             except Exception as error:
                 # The client gets the body regardless of any error.
-                self._give_up(error)
+                self._fail(error)
 
     def _end(self) -> None:
-        if self._keeper is not None:
+        if self._cacher is not None:
             try:
-                self._keeper.end()
+                self._cacher.end()
             except Exception as error:
                 # As above.
-                self._give_up(error)
+                self._fail(error)
 
-    def _give_up(self, error: Exception) -> None:
-        keeper, self._keeper = self._keeper, None
-        assert keeper is not None
-        keeper.abandon()
-        self._unread(error)
+    def _fail(self, error: Exception) -> None:
+        cacher, self._cacher = self._cacher, None
+        assert cacher is not None
+        cacher.abandon()
+        self._on_error(error)
 
 
-_MOST_RATIO = 100
+_MAX_RATIO = 100
 """The maximum compression ratio of a piece: gzip compresses lists of pods 10 to 25 times
 (kube-apiserver's level is 1), zip bombs a thousand times, which would block the reactor for
 seconds."""
 
-_LEAST_ROOM = 1024 * 1024
+_MIN_INFLATED = 1024 * 1024
 """The number of bytes that any piece may be decompressed to, however short it is."""
 
 
-class Inflated:
-    """Decompresses a gzip body for ``keeper``."""
+class Decompressor:
+    """Decompresses a gzip body for ``cacher``."""
 
-    def __init__(self, keeper: IKeeper) -> None:
-        self._keeper = keeper
+    def __init__(self, cacher: ICacher) -> None:
+        self._cacher = cacher
         self._inflating = zlib.decompressobj(zlib.MAX_WBITS | 16)
 
     def read(self, data: bytes) -> tuple[()]:
         """Process the next piece."""
-        room = max(_LEAST_ROOM, _MOST_RATIO * len(data))
+        room = max(_MIN_INFLATED, _MAX_RATIO * len(data))
         while data:
             try:
-                piece = self._inflating.decompress(data, _INFLATED_AT_ONCE)
+                piece = self._inflating.decompress(data, _MAX_INFLATED_PIECE)
             except zlib.error as error:
                 raise BadBody(f"its compression cannot be read: {error}") from None
             room -= len(piece)
             if room < 0:
-                raise BadBody(f"it is {_MOST_RATIO} times as long without its compression")
-            self._keeper.read(piece)
+                raise BadBody(f"it is {_MAX_RATIO} times as long without its compression")
+            self._cacher.read(piece)
             data = self._inflating.unconsumed_tail
         return ()
 
@@ -177,18 +177,18 @@ class Inflated:
         """Process the end."""
         if not self._inflating.eof:
             raise BadBody("its compression breaks off")
-        return self._keeper.end()
+        return self._cacher.end()
 
     def abandon(self) -> None:
         """Discard the body."""
-        self._keeper.abandon()
+        self._cacher.abandon()
 
 
 @implementer(IBodySink)
-class Changed:
+class ChangedBody:
     """Forwards a body to ``sink`` after filters have changed it.
 
-    ``read`` returns the changed data of each piece, ``end`` that of the end. ``broken`` is called
+    ``read`` returns the changed data of each piece, ``end`` that of the end. ``abort`` is called
     with their exceptions, and nothing more is forwarded.
     """
 
@@ -197,78 +197,78 @@ class Changed:
         sink: IBodySink,
         read: Callable[[bytes], bytes],
         end: Callable[[], bytes],
-        broken: Callable[[Exception], object],
+        abort: Callable[[Exception], object],
     ) -> None:
         self._sink = sink
         self._read = read
         self._end = end
-        self._broken = broken
+        self._abort = abort
         self._ended = False
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
         if not self._ended:
-            self._pass_on(lambda: self._read(data))
+            self._forward(lambda: self._read(data))
 
     def finish(self, trailers: Fields = ()) -> None:
         """See ``IBodySink``; trailers are omitted, because they do not apply to a changed body."""
         if not self._ended:
-            self._pass_on(self._end)
+            self._forward(self._end)
         if not self._ended:
             self._sink.finish()
 
-    def _pass_on(self, make: Callable[[], bytes]) -> None:
+    def _forward(self, make: Callable[[], bytes]) -> None:
         try:
             piece = make()
         except Exception as error:
             # Filters are third-party code, and data that they do not return must stay hidden.
             self._ended = True
-            self._broken(error)
+            self._abort(error)
             return
         if piece:
             self._sink.write(piece)
 
 
-Between = Callable[[IBodySink, Callable[[Exception], object]], IBodySink]
+SinkWrapper = Callable[[IBodySink, Callable[[Exception], object]], IBodySink]
 """Wraps a sink; the wrapper calls the given function if the body has to be aborted."""
 
 
-def changed_list(keeper: ListKeeper, change: Change) -> Between:
+def changed_list(cacher: ListCacher, change: Change) -> SinkWrapper:
     """Return the change of a list."""
     made = ListChange(change)
-    return lambda sink, broken: Changed(
+    return lambda sink, abort: ChangedBody(
         sink,
-        lambda data: made.items(keeper.read(data)),
-        lambda: made.finish(keeper.end()),
-        broken,
+        lambda data: made.items(cacher.read(data)),
+        lambda: made.finish(cacher.end()),
+        abort,
     )
 
 
-def changed_watch(keeper: WatchKeeper, media: IMedia, change: Change) -> Between:
+def changed_watch(cacher: WatchCacher, codec: ICodec, change: Change) -> SinkWrapper:
     """Return the change of a watch."""
-    made = WatchChange(media, change)
+    made = WatchChange(codec, change)
 
     def end() -> bytes:
-        keeper.end()
+        cacher.end()
         return b""
 
-    return lambda sink, broken: Changed(
-        sink, lambda data: made.events(keeper.read(data)), end, broken
+    return lambda sink, abort: ChangedBody(
+        sink, lambda data: made.events(cacher.read(data)), end, abort
     )
 
 
-def changed_object(keeper: ObjectKeeper, change: Change) -> Between:
+def changed_object(cacher: ObjectCacher, change: Change) -> SinkWrapper:
     """Return the change of a single object; an object that a filter hides is aborted."""
 
     def read(data: bytes) -> bytes:
-        keeper.read(data)
+        cacher.read(data)
         return b""
 
     def end() -> bytes:
-        meta, found = keeper.take_whole()
+        meta, found = cacher.take_whole()
         body = found if meta.kind == STATUS else changed_body(change, found)
         if body is None:
             raise BadBody("a filter hides it")
         return body
 
-    return lambda sink, broken: Changed(sink, read, end, broken)
+    return lambda sink, abort: ChangedBody(sink, read, end, abort)

@@ -1,13 +1,13 @@
 """The forwarding of a request to one API server after another, else to the offline side.
 
-============  ====================================================================================
-state         meaning and next state
-============  ====================================================================================
-``TRYING``    A server has the request. If that fails before the response has begun, another
-              healthy server is tried, if the request was not executed or is safe to repeat.
-``ANSWERED``  The response has begun, or was a failure. A response that breaks now is aborted.
-``LEFT``      No server is left, or the client does not wait longer: the offline side responds.
-============  ====================================================================================
+=============  ===================================================================================
+state          meaning and next state
+=============  ===================================================================================
+``TRYING``     A server has the request. If that fails before the response has begun, another
+               healthy server is tried, if the request was not executed or is safe to repeat.
+``RESPONDED``  The response has begun, or was a failure. A response that breaks now is aborted.
+``OFFLINE``    No server is left, or the client does not wait longer: the offline side responds.
+=============  ===================================================================================
 
 A slow response has its server checked. If the server is unhealthy, its connections are closed, so
 all requests that wait for it return here; if it is only slow, they continue to wait.
@@ -38,15 +38,15 @@ from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
 from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.forwarding.answers import Answers, Plan
-from yurttunnel.hub.forwarding.kept_answer import KeptAnswer
-from yurttunnel.hub.forwarding.kept_watches import KeptWatches
+from yurttunnel.hub.forwarding.cached_response import CachedResponse
+from yurttunnel.hub.forwarding.cached_watches import CachedWatches
 from yurttunnel.hub.forwarding.repeatable_body import RepeatableBody
-from yurttunnel.hub.forwarding.seen_tokens import SeenTokens
+from yurttunnel.hub.forwarding.responses import ResponseHandler, ResponsePlan
+from yurttunnel.hub.forwarding.token_reviews import TokenReviews
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.request.accept import json_only
 from yurttunnel.hub.request.dry_run import may_be_dry_run
-from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.failures import send_failure
 from yurttunnel.hub.request.requests import ApiRequest, HubCall
 from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.health import Health
@@ -56,21 +56,21 @@ from yurttunnel.ops.flags import duration
 SLOW_SECONDS = 2.0
 """How long a response may take before its server is checked; a check takes at most two seconds."""
 
-ANSWER_SECONDS = 90.0
+RESPONSE_TIMEOUT = 90.0
 """The timeout for the head of a response that is not long-running; kube-apiserver's is 60 s
 (``--request-timeout``)."""
 
-EARLIER_SECONDS = 2.0
+CLIENT_TIMEOUT_MARGIN = 2.0
 """How long before the client's timeout a request is served from the cache (upstream's
 ``WithRequestTimeout`` of pkg/yurthub/proxy/util)."""
 
-MOST_REPEATED = 256 * 1024
+MAX_REPEATABLE_BODY = 256 * 1024
 """Maximum size of a request body that is stored for another attempt, in bytes."""
 
 _SAFE = frozenset({b"GET", b"HEAD", b"OPTIONS", b"TRACE"})
-_NOT_PASSED_ON = frozenset({b"host", b"edge-cache"})
-_KEPT_VERBS = frozenset({"get", "list"})
-_READING = frozenset({"get", "list", "watch"})
+_NOT_FORWARDED = frozenset({b"host", b"edge-cache"})
+_CACHEABLE_VERBS = frozenset({"get", "list"})
+_READ_VERBS = frozenset({"get", "list", "watch"})
 _TIMEOUT = re.compile(rb"[?&]timeout=([0-9.a-z]{1,32})(?:&|$)")
 
 _UNREACHABLE = ApiFailure(503, "no API server can be reached: try again later", retry_after=10)
@@ -87,20 +87,20 @@ class Forwarder:
         connections: Connections,
         balancer: Balancer,
         health: Health,
-        answers: Answers,
-        kept_watches: KeptWatches,
-        tokens: SeenTokens,
+        responses: ResponseHandler,
+        cached_watches: CachedWatches,
+        tokens: TokenReviews,
         offline: IOffline,
     ) -> None:
         self.clock = clock
         self.connections = connections
         self.balancer = balancer
         self.health = health
-        self.answers = answers
-        self.kept_watches = kept_watches
+        self.responses = responses
+        self.cached_watches = cached_watches
         self.tokens = tokens
         self.offline = offline
-        self.relay = Relay(clock, RelaySettings(response_timeout=ANSWER_SECONDS))
+        self.relay = Relay(clock, RelaySettings(response_timeout=RESPONSE_TIMEOUT))
         self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
 
     def forward(self, call: HubCall, change: Change | None = None) -> None:
@@ -108,15 +108,15 @@ class Forwarder:
 
         A response to be cached waits until the owner of its token is known, once for each token.
         """
-        if not self.kept_watches.begin(call, change is not None):
+        if not self.cached_watches.begin(call, change is not None):
             return
         token = call.caller.token
-        if not self.answers.keeps(call):
+        if not self.responses.caches(call):
             Forwarding(self, call, change, None).begin()
         elif not token:
             Forwarding(self, call, change, "").begin()
         else:
-            asked = self.tokens.owner(token, call.holder).addCallback(
+            asked = self.tokens.owner(token, call.share_holder).addCallback(
                 lambda owner: Forwarding(self, call, change, owner or None).begin()
             )
             _ = asked.addErrback(self._defect, call)
@@ -134,8 +134,8 @@ class Forwarder:
 
 class _State(enum.Enum):
     TRYING = enum.auto()
-    ANSWERED = enum.auto()
-    LEFT = enum.auto()
+    RESPONDED = enum.auto()
+    OFFLINE = enum.auto()
 
 
 class Forwarding(ExchangeWrapper):
@@ -147,12 +147,12 @@ class Forwarding(ExchangeWrapper):
         super().__init__(call.exchange)
         self._forwarder = forwarder
         self._call = call
-        self._plan: Plan | None = forwarder.answers.plan(call, change, owner)
-        self._changes = change is not None
-        self._lasting = call.request.lasts
+        self._plan: ResponsePlan | None = forwarder.responses.plan(call, change, owner)
+        self._is_filtered = change is not None
+        self._long_running = call.request.long_running
         self._body: RepeatableBody | None = None
         if self.has_body:
-            self._body = RepeatableBody(call.exchange, MOST_REPEATED)
+            self._body = RepeatableBody(call.exchange, MAX_REPEATABLE_BODY)
         self._state = _State.TRYING
         self._server: Server | None = None
         self._tried: tuple[Server, ...] = ()
@@ -162,7 +162,7 @@ class Forwarding(ExchangeWrapper):
         self._over = False
         # Whether the response is a watch, which does not end by itself.
         self._is_watch = False
-        self._impatience: IDelayedCall | None = None
+        self._client_timer: IDelayedCall | None = None
 
     def begin(self) -> None:
         """Try the first server."""
@@ -170,7 +170,7 @@ class Forwarding(ExchangeWrapper):
         if self._over:
             return
         if self._plan is not None and self._plan.client:
-            self._bound_time()
+            self._start_client_timer()
         self._try()
 
     # -- attempts ------------------------------------------------------------------------------
@@ -179,7 +179,7 @@ class Forwarding(ExchangeWrapper):
         forwarder = self._forwarder
         server = forwarder.balancer.pick(self._tried)
         if server is None:
-            self._none_is_left()
+            self._no_server_left()
             return
         self._server = server
         self._tried = (*self._tried, server)
@@ -191,16 +191,19 @@ class Forwarding(ExchangeWrapper):
             self._request_to(server),
             self._describe,
             origin=server,
-            long_running=self._lasting,
+            long_running=self._long_running,
         )
 
     def _request_to(self, server: Server) -> ForwardedRequest:
         """Return the request for a server."""
         head = self.head
-        made, kind = head.derived(_made_of), (server, self._changes)
+        made, kind = head.derived(_built_requests), (server, self._is_filtered)
         found = made.get(kind)
         if found is None:
-            fields = [(b"Host", server.authority), *_passed_on(head.fields, self._changes)]
+            fields = [
+                (b"Host", server.authority),
+                *_forwarded_fields(head.fields, self._is_filtered),
+            ]
             found = made[kind] = ForwardedRequest(head.method, head.target, fields)
         return found
 
@@ -217,16 +220,16 @@ class Forwarding(ExchangeWrapper):
             server,
             caller.local and not caller.token,
             fresh=fresh,
-            lasting=self._lasting,
+            lasting=self._long_running,
             upload=upload,
             upgrade=upgrade,
-            caller=self._call.holder,
+            caller=self._call.share_holder,
         )
         if isinstance(taken, ClientConnection):
             return taken
-        return taken.addErrback(self._not_taken, server)
+        return taken.addErrback(self._not_connected, server)
 
-    def _not_taken(self, failure: Failure, server: Server) -> Failure:
+    def _not_connected(self, failure: Failure, server: Server) -> Failure:
         """Record that nothing was sent to an unhealthy server, such as a request that waited in a
         queue.
 
@@ -263,14 +266,14 @@ class Forwarding(ExchangeWrapper):
         responds.
         """
         self._forwarder.health.suspect_all()
-        if not self._lasting:
+        if not self._long_running:
             self._forwarder.slow.add(self)
 
     def fail(self, status: int, text: str) -> None:
         """See ``IExchange``: the attempt has failed."""
         if self._state is not _State.TRYING or status < 502:
-            self._answer_begins(0)
-            tell(self.exchange, RequestFailed(status, text))
+            self._response_begins(0)
+            send_failure(self.exchange, RequestFailed(status, text))
             return
         server = self._server
         self._end_attempt()
@@ -279,8 +282,8 @@ class Forwarding(ExchangeWrapper):
         if self._is_repeatable():
             self._try()
         else:
-            self._answer_begins(0)
-            tell(self.exchange, RequestFailed(status, text))
+            self._response_begins(0)
+            send_failure(self.exchange, RequestFailed(status, text))
 
     def _is_repeatable(self) -> bool:
         """Whether the request may be sent again, or served as if it had never been sent.
@@ -305,27 +308,27 @@ class Forwarding(ExchangeWrapper):
 
     # -- the response --------------------------------------------------------------------------
 
-    def _answer_begins(self, status: int) -> None:
+    def _response_begins(self, status: int) -> None:
         """Record that the API has responded; the status is 0 for failures of the hub."""
-        self._state = _State.ANSWERED
+        self._state = _State.RESPONDED
         self._forwarder.slow.discard(self)
-        if self._impatience is not None:
-            self._impatience.cancel()
-            self._impatience = None
+        if self._client_timer is not None:
+            self._client_timer.cancel()
+            self._client_timer = None
         if self._call.caller.token and status:
-            _tell_of_token(self._forwarder.tokens, self._call, status)
+            _report_token(self._forwarder.tokens, self._call, status)
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
         """See ``IExchange``: the response has arrived."""
-        self._answer_begins(status)
+        self._response_begins(status)
         if status >= 502 and self._server is not None:
             self._forwarder.health.suspect(self._server)
         if self._plan is not None:
             if self._call.request.verb == "delete" and self._is_dry_deletion():
                 self._plan.client = ""
-            fields, source = self._forwarder.answers.body(
+            fields, source = self._forwarder.responses.body(
                 self._plan, status, fields, source, self.exchange.abort
             )
         if self._call.request.verb == "watch":
@@ -341,7 +344,7 @@ class Forwarding(ExchangeWrapper):
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         """See ``IExchange``."""
-        self._answer_begins(status)
+        self._response_begins(status)
         self.exchange.switch(status, reason, fields, protocol)
 
     def abort(self) -> None:
@@ -361,77 +364,77 @@ class Forwarding(ExchangeWrapper):
     def _exchange_ended(self, error: ExchangeFailed | None) -> None:
         self._over = True
         if self._state is _State.TRYING:
-            self._answer_begins(0)
+            self._response_begins(0)
         self._end_attempt()
         plan, self._plan = self._plan, None
-        # An aborted watch also ends without an error. A list may still be read behind its client.
+        # An aborted watch also ends without an error. A list may still be waiting to be parsed.
         is_left = error is not None or self._call.request.verb == "watch"
-        if is_left and plan is not None and plan.keeper is not None:
-            plan.keeper.abandon()
+        if is_left and plan is not None and plan.cacher is not None:
+            plan.cacher.abandon()
 
     # -- offline -------------------------------------------------------------------------------
 
-    def _bound_time(self) -> None:
+    def _start_client_timer(self) -> None:
         """Set a timer to serve the request from the cache before the client's timeout."""
-        seconds = client_patience(self._call)
+        seconds = client_timeout(self._call)
         if seconds is not None:
-            self._impatience = self._forwarder.clock.callLater(
-                seconds - EARLIER_SECONDS, self._client_is_impatient
+            self._client_timer = self._forwarder.clock.callLater(
+                seconds - CLIENT_TIMEOUT_MARGIN, self._client_timeout_near
             )
 
-    def _client_is_impatient(self) -> None:
-        self._impatience = None
+    def _client_timeout_near(self) -> None:
+        self._client_timer = None
         # If the data is not cached, keep waiting: only the API knows whether the object exists.
-        _ = self._answer_if_kept()
+        _ = self._respond_if_cached()
 
-    def _answer_if_kept(self) -> Deferred[bool]:
+    def _respond_if_cached(self) -> Deferred[bool]:
         """Serve the request from the cache, if the data is cached and the API has not responded."""
-        exchange = KeptAnswer(self.exchange, self._left)
-        return self._forwarder.offline.answer_if_kept(replace(self._call, exchange=exchange))
+        exchange = CachedResponse(self.exchange, self._abandon_servers)
+        return self._forwarder.offline.respond_if_cached(replace(self._call, exchange=exchange))
 
-    def _left(self) -> bool:
+    def _abandon_servers(self) -> bool:
         """Abandon the API servers, if none has responded; return whether this was done."""
         if self._state is not _State.TRYING:
             return False
         self._end_attempt()
-        self._answer_begins(0)
-        self._state = _State.LEFT
+        self._response_begins(0)
+        self._state = _State.OFFLINE
         return True
 
-    def _none_is_left(self) -> None:
+    def _no_server_left(self) -> None:
         """Serve the request locally; never a 404 while the cloud may be reachable."""
-        if self._forwarder.health.online and self._call.request.verb in _KEPT_VERBS:
-            _ = self._answer_if_kept().addCallback(self._say_unreachable)
+        if self._forwarder.health.online and self._call.request.verb in _CACHEABLE_VERBS:
+            _ = self._respond_if_cached().addCallback(self._send_unreachable)
         else:
-            self._leave()
+            self._serve_offline()
 
-    def _say_unreachable(self, answered: bool) -> None:
-        if not answered and self._left():
-            tell(self.exchange, _UNREACHABLE)
+    def _send_unreachable(self, responded: bool) -> None:
+        if not responded and self._abandon_servers():
+            send_failure(self.exchange, _UNREACHABLE)
 
-    def _leave(self) -> None:
+    def _serve_offline(self) -> None:
         """Let the offline side respond."""
-        self._left()
+        self._abandon_servers()
         call = self._call
         if self._body is not None and self._body.begun:
             body = self._body.whole
             if body is None:
-                tell(self.exchange, _UNREACHABLE)
+                send_failure(self.exchange, _UNREACHABLE)
                 return
             call = replace(call, body=body)
-        self._forwarder.offline.answer(call)
+        self._forwarder.offline.respond(call)
 
 
-def _tell_of_token(tokens: SeenTokens, call: HubCall, status: int) -> None:
+def _report_token(tokens: TokenReviews, call: HubCall, status: int) -> None:
     """Record what the status of a response reveals about the token of the request."""
     if status == HTTPStatus.UNAUTHORIZED:
-        told = tokens.refused if _only_api_answers(call.request) else tokens.doubted
-        told(call.caller.token, call.holder)
+        report = tokens.token_rejected if _only_api_responds(call.request) else tokens.token_doubted
+        report(call.caller.token, call.share_holder)
     elif status < HTTPStatus.INTERNAL_SERVER_ERROR:
-        tokens.answered(call.caller.token, call.holder)
+        tokens.response_received(call.caller.token, call.share_holder)
 
 
-def _only_api_answers(request: ApiRequest) -> bool:
+def _only_api_responds(request: ApiRequest) -> bool:
     """Return whether a 401 for the request can only come from the API server itself.
 
     Subresources and aggregated API groups return responses of other servers, and admission webhooks
@@ -442,21 +445,21 @@ def _only_api_answers(request: ApiRequest) -> bool:
         resource is not None
         and not resource.group
         and not request.subresource
-        and request.verb in _READING
+        and request.verb in _READ_VERBS
     )
 
 
-def client_patience(call: HubCall) -> float | None:
+def client_timeout(call: HubCall) -> float | None:
     """Return the client's timeout for a get or a list in seconds, ``None`` if it is unknown.
 
-    The timeout is longer than :data:`EARLIER_SECONDS`; for shorter ones there is no time to
+    The timeout is longer than :data:`CLIENT_TIMEOUT_MARGIN`; for shorter ones there is no time to
     respond.
     """
-    if call.request.verb not in _KEPT_VERBS:
+    if call.request.verb not in _CACHEABLE_VERBS:
         return None
     asked, options = call.exchange.head.derived(_timeout), call.request.options
     seconds = asked if options.timeout_seconds is None else min(asked, options.timeout_seconds)
-    return seconds if EARLIER_SECONDS < seconds < math.inf else None
+    return seconds if CLIENT_TIMEOUT_MARGIN < seconds < math.inf else None
 
 
 def _timeout(head: RequestHead) -> float:
@@ -468,17 +471,17 @@ def _timeout(head: RequestHead) -> float:
     return math.inf
 
 
-def _made_of(head: RequestHead) -> dict[tuple[Server, bool], ForwardedRequest]:
+def _built_requests(head: RequestHead) -> dict[tuple[Server, bool], ForwardedRequest]:
     """Return the requests built from a head, by server and whether responses are changed."""
     return {}
 
 
-def _passed_on(fields: Fields, changed: bool) -> list[tuple[bytes, bytes]]:
+def _forwarded_fields(fields: Fields, changed: bool) -> list[tuple[bytes, bytes]]:
     """Return the header fields that are forwarded to the API, except ``Host``.
 
     For a response that is to be ``changed``, uncompressed JSON is requested.
     """
-    passed = [field for field in fields if field[0].lower() not in _NOT_PASSED_ON]
+    passed = [field for field in fields if field[0].lower() not in _NOT_FORWARDED]
     if not changed:
         return passed
     return [field for field in json_only(passed) if field[0].lower() != b"accept-encoding"]

@@ -11,11 +11,12 @@ from yurttunnel.wire.pieces import append_piece
 
 @implementer(IBodySink)
 class RepeatableBody:
-    """Forwards the body of ``exchange``, and stores it as long as it has at most ``most`` bytes."""
+    """Forwards the body of ``exchange``, and stores it as long as it has at most ``max_size``
+    bytes."""
 
-    def __init__(self, exchange: IExchange, most: int) -> None:
+    def __init__(self, exchange: IExchange, max_size: int) -> None:
         self._exchange = exchange
-        self._most = most
+        self._max_size = max_size
         self._pieces: list[bytes] | None = []
         self._size = 0
         self._complete = False
@@ -57,7 +58,7 @@ class RepeatableBody:
         """See ``IBodySink``."""
         if self._pieces is not None:
             self._size += len(data)
-            if self._size > self._most:
+            if self._size > self._max_size:
                 self._pieces = None
             else:
                 append_piece(self._pieces, data)

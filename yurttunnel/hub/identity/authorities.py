@@ -88,12 +88,12 @@ class ClusterAuthorities(MultiService):
 
     def _change(self, authorities: Authorities) -> None:
         if authorities != self.current:
-            former, self.current = self.current, authorities
+            previous, self.current = self.current, authorities
             try:
                 self._use(authorities)
             except Exception:
                 # Restored after any error, which the caller reports.
-                self.current = former
+                self.current = previous
                 raise
 
     def _load(self, pins: Collection[str]) -> Authorities:

@@ -14,8 +14,8 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.hub.identity.authorities import ClusterAuthorities
+from yurttunnel.hub.identity.bootstrap import Bootstrap
 from yurttunnel.hub.identity.issuer import HubIssuer
-from yurttunnel.hub.identity.joining import Joining
 from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.settings import BootstrapSettings
 from yurttunnel.ops.reconciler import Reconciler
@@ -41,7 +41,7 @@ from yurttunnel.tunnel.reactor import IReactor
 PKI_DIRECTORY = "pki"
 """The directory in ``--root-dir``, the same as upstream's."""
 
-_KEPT_AGAIN = 60.0
+_STORE_RETRY_SECONDS = 60.0
 """The interval in seconds of attempts to store the authorities."""
 
 EXPECTED = ExpectedServer(
@@ -91,7 +91,7 @@ class HubIdentity(MultiService):
         self._authorities = ClusterAuthorities(
             reactor, directory, bootstrap.pins, self._use_authorities
         )
-        self._joining = Joining(reactor, bootstrap, self._authorities)
+        self._bootstrap = Bootstrap(reactor, bootstrap, self._authorities)
         # Whether there is a new certificate whose bootstrap credentials still exist.
         self._is_new = False
         # Whether the API has rejected the current certificate.
@@ -102,7 +102,7 @@ class HubIdentity(MultiService):
             prefix: str,
             template: CertificateTemplate,
             current: Callable[[], CertificateTemplate],
-            joining: Joining | None,
+            bootstrap: Bootstrap | None,
         ) -> CertificateRenewal:
             return CertificateRenewal(
                 reactor,
@@ -113,7 +113,7 @@ class HubIdentity(MultiService):
                     template,
                     self._authorities,
                     lambda: self.certificate,
-                    joining,
+                    bootstrap,
                 ),
                 DatedStore(reactor, directory, prefix),
                 CLUSTER_SCHEDULE,
@@ -124,7 +124,7 @@ class HubIdentity(MultiService):
 
         client = hub_client_template(node, bootstrap.organizations)
         self.certificate = renewal(
-            f"certificate of node {node}", HUB_PREFIX, client, lambda: client, self._joining
+            f"certificate of node {node}", HUB_PREFIX, client, lambda: client, self._bootstrap
         )
         self.serving_certificate = renewal(
             f"certificate of node {node} for pods",
@@ -135,14 +135,16 @@ class HubIdentity(MultiService):
         )
         self.certificate.on_change.append(lambda _: self._certificate_changed())
         self.serving_certificate.on_change.append(lambda _: self._use())
-        keeping = Reconciler(reactor, _KEPT_AGAIN, "keeping the cluster's authorities", self._keep)
-        for part in (self._authorities, self.certificate, self.serving_certificate, keeping):
+        storing = Reconciler(
+            reactor, _STORE_RETRY_SECONDS, "keeping the cluster's authorities", self._retry_storing
+        )
+        for part in (self._authorities, self.certificate, self.serving_certificate, storing):
             part.setServiceParent(self)
         self._use()
 
     def take_token(self, token: BootstrapToken) -> bool:
         """Join with this token if necessary; return whether it is."""
-        self._joining.take_token(token)
+        self._bootstrap.take_token(token)
         if self.certificate.is_usable and not self._is_refused:
             return False
         # The token makes joining possible.
@@ -153,7 +155,7 @@ class HubIdentity(MultiService):
     def note_acceptance(self, is_accepted: bool) -> None:
         """See :class:`IIdentity`; a rejected certificate is replaced once the hub can join."""
         self._is_refused = not is_accepted
-        self.certificate.set_rejected(self._is_refused and self._joining.is_possible)
+        self.certificate.set_rejected(self._is_refused and self._bootstrap.is_possible)
 
     def problem(self) -> str | None:
         """Return why there is no valid certificate, ``None`` if there is one."""
@@ -190,18 +192,18 @@ class HubIdentity(MultiService):
         self._use()
         self._is_refused = False
         self._is_new = True
-        self._give_up_joining()
+        self._remove_bootstrap()
 
-    async def _keep(self) -> None:
+    async def _retry_storing(self) -> None:
         self._authorities.keep()
-        self._give_up_joining()
+        self._remove_bootstrap()
 
-    def _give_up_joining(self) -> None:
+    def _remove_bootstrap(self) -> None:
         """Remove the bootstrap credentials once they are not needed after a restart."""
-        is_kept = self.certificate.storage_error is None and self._authorities.is_stored
-        if self._is_new and is_kept:
+        is_stored = self.certificate.storage_error is None and self._authorities.is_stored
+        if self._is_new and is_stored:
             self._is_new = False
-            self._joining.joined()
+            self._bootstrap.remove_credentials()
 
     def _use_authorities(self, authorities: Authorities) -> None:
         self._use()

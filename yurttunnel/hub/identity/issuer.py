@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.hub.identity.authorities import ClusterAuthorities
-from yurttunnel.hub.identity.joining import Joining
+from yurttunnel.hub.identity.bootstrap import Bootstrap
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
@@ -26,9 +26,9 @@ Own = Callable[[], CertificateRenewal]
 
 
 class HubIssuer:
-    """Requests certificates as the node if its certificate is valid, else with ``joining``.
+    """Requests certificates as the node if its certificate is valid, else with ``bootstrap``.
 
-    Without ``joining`` it waits for the node's certificate. Each attempt uses the next of
+    Without ``bootstrap`` it waits for the node's certificate. Each attempt uses the next of
     ``servers``, which are URLs; while it waits for the certificate, it may use any of them.
     """
 
@@ -41,25 +41,25 @@ class HubIssuer:
         template: CertificateTemplate,
         authorities: ClusterAuthorities,
         own: Own,
-        joining: Joining | None = None,
+        bootstrap: Bootstrap | None = None,
     ) -> None:
         self._reactor = reactor
         self._servers = servers
         self._signer, self._usages = template.signer, template.usages
         self._authorities = authorities
         self._own = own
-        self._joining = joining
-        self._turn = 0
+        self._bootstrap = bootstrap
+        self._next_server = 0
 
     async def issue(self, request: bytes, on_waiting: Callable[[str], object]) -> Chain:
         """Return the certificate; see ``Issuer``."""
         own = self._own()
-        if self._joining is None and not own.is_usable:
+        if self._bootstrap is None and not own.is_usable:
             on_waiting("the node's client certificate is needed first")
             await own.when_ready()
-        turn = self._turn % len(self._servers)
-        self._turn += 1
-        servers = [*self._servers[turn:], *self._servers[:turn]]
+        first = self._next_server % len(self._servers)
+        self._next_server += 1
+        servers = [*self._servers[first:], *self._servers[:first]]
         credentials = await self._credentials(servers[0])
         client, *others = clients = [self._client(server, credentials) for server in servers]
         clock: IReactorTime = self._reactor
@@ -77,17 +77,17 @@ class HubIssuer:
     async def _credentials(self, server: str) -> FileCredentials:
         own = self._own()
         issued = own.current if own.is_usable else None
-        believed = self._authorities.current
-        joining = self._joining
-        may_join = joining is not None and joining.is_possible
-        if issued is not None and believed:
+        trusted = self._authorities.current
+        bootstrap = self._bootstrap
+        may_join = bootstrap is not None and bootstrap.is_possible
+        if issued is not None and trusted:
             # A certificate of another authority may be from another cluster.
-            is_good = issued.is_from(believed) and not own.is_rejected
-            if is_good or not may_join:
+            is_usable = issued.is_from(trusted) and not own.is_rejected
+            if is_usable or not may_join:
                 return _presenting(issued)
-        if joining is None:
+        if bootstrap is None:
             raise NotIssued("the node's client certificate is needed first")
-        return await joining.credentials(server)
+        return await bootstrap.credentials(server)
 
 
 def _presenting(issued: IssuedCertificate) -> FileCredentials:

@@ -92,7 +92,7 @@ class IListWriter(Interface):
         """Return the next items as they appear in the body."""
 
 
-class IMedia(Interface):
+class ICodec(Interface):
     """The codec of one form (:class:`yurttunnel.hub.request.requests.Form`) of the API's bodies."""
 
     content_type: bytes = Attribute("`bytes`: of objects and lists.")
@@ -113,7 +113,7 @@ class IMedia(Interface):
         Clients may omit the type of an object; it is then empty.
         """
 
-    def is_held(body: bytes, type: TypeMeta) -> bool:
+    def is_terminating(body: bytes, type: TypeMeta) -> bool:
         """Return whether a deleted item still exists.
 
         It exists as long as it has a grace period (``deletionGracePeriodSeconds``) or finalizers

@@ -51,14 +51,14 @@ class _Annotated(msgspec.Struct):
     annotations: dict[str, str] | None = None
 
 
-class _HeldMeta(msgspec.Struct, rename="camel"):
+class _TerminatingMeta(msgspec.Struct, rename="camel"):
     deletion_timestamp: str | None = None
     deletion_grace_period_seconds: int | None = None
     finalizers: list[str] | None = None
 
 
-class _Held(msgspec.Struct):
-    metadata: _HeldMeta | None = None
+class _Terminating(msgspec.Struct):
+    metadata: _TerminatingMeta | None = None
     spec: msgspec.Raw = msgspec.Raw()
 
 
@@ -72,7 +72,7 @@ class _Bookmark(msgspec.Struct):
 
 _decode_object = msgspec.json.Decoder(Object).decode
 _decode_pod_spec = msgspec.json.Decoder(_PodSpec | None).decode
-_decode_held = msgspec.json.Decoder(_Held).decode
+_decode_terminating = msgspec.json.Decoder(_Terminating).decode
 _decode_namespace_spec = msgspec.json.Decoder(_NamespaceSpec | None).decode
 _decode_bookmark = msgspec.json.Decoder(_Bookmark).decode
 
@@ -101,9 +101,9 @@ def ends_initial_events(body: bytes) -> bool:
     return annotations.get(INITIAL_EVENTS_END) == "true"
 
 
-def is_held(body: bytes, type: TypeMeta) -> bool:
+def is_terminating(body: bytes, type: TypeMeta) -> bool:
     """Return whether a deleted object has a grace period or finalizers."""
-    found = _decode_held(body)
+    found = _decode_terminating(body)
     meta = found.metadata
     if meta is None:
         return False

@@ -15,7 +15,7 @@ from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.json_objects import (
     decode_object,
     ends_initial_events,
-    is_held,
+    is_terminating,
     object_form,
 )
 from yurttunnel.hub.media.json_text import text_form
@@ -73,12 +73,12 @@ class Objects:
         type, item = decode_object(body)
         return checked_type(type, self._transform), item.version, ends_initial_events(body)
 
-    def is_held(self, body: bytes, type: TypeMeta) -> bool:
+    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether a deleted item still exists.
 
         Raises :class:`msgspec.DecodeError`.
         """
-        return is_held(body, type)
+        return is_terminating(body, type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return an item as a complete object."""
@@ -154,9 +154,9 @@ class Tables(Objects):
         version = decode_object(shown)[1].version
         return checked_type(type, TABLE), version, ends_initial_events(shown)
 
-    def is_held(self, body: bytes, type: TypeMeta) -> bool:
+    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether the deleted object of a row still exists."""
-        return is_held(_shown(body), type)
+        return is_terminating(_shown(body), type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return a Table with one row, or a ``Status``."""

@@ -50,23 +50,25 @@ def occurrences(form: str, body: bytes) -> Mapping[str, Any]:
     return found
 
 
-def beyond(kept: Mapping[str, Any], there: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the merge patch that updates ``there`` with the newer occurrences in ``kept``; it
+def update_patch(stored: Mapping[str, Any], current: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the merge patch that updates ``current`` with the newer occurrences in ``stored``; it
     never decreases the count or the time.
     """
-    found = _more(kept, there, "lastTimestamp")
-    if "count" in found and kept.get("message"):
-        found["message"] = kept["message"]
+    found = _more(stored, current, "lastTimestamp")
+    if "count" in found and stored.get("message"):
+        found["message"] = stored["message"]
     series = _more(
-        mapping(kept.get("series")), mapping(there.get("series")), last="lastObservedTime"
+        mapping(stored.get("series")), mapping(current.get("series")), last="lastObservedTime"
     )
     return {**found, "series": series} if series else found
 
 
-def _more(kept: Mapping[str, Any], there: Mapping[str, Any], last: str) -> dict[str, Any]:
+def _more(stored: Mapping[str, Any], current: Mapping[str, Any], last: str) -> dict[str, Any]:
     ranks = (("count", _number), (last, _moment))
     return {
-        name: kept[name] for name, rank in ranks if rank(kept.get(name)) > rank(there.get(name))
+        name: stored[name]
+        for name, rank in ranks
+        if rank(stored.get(name)) > rank(current.get(name))
     }
 
 

@@ -139,7 +139,7 @@ def ends_initial_events(body: bytes) -> bool:
     )
 
 
-def is_held(body: bytes, type: TypeMeta) -> bool:
+def is_terminating(body: bytes, type: TypeMeta) -> bool:
     """Return whether a deleted object has a grace period or finalizers."""
     is_ending = False
     for outer, start, stop in fields(body, 0, len(body)):

@@ -60,12 +60,12 @@ def conversion(kept: Form, wanted: Form, now: float) -> Conversion | None:
         return None
     type = TypeMeta(f"meta.k8s.io/{wanted.version}", wanted.transform)
     if wanted.transform == PARTIAL:
-        if kept.media != wanted.media:
+        if kept.encoding != wanted.encoding:
             return None
-        return Conversion(type, b"", _PARTIAL[kept.media])
-    if wanted.media != "json":
+        return Conversion(type, b"", _PARTIAL[kept.encoding])
+    if wanted.encoding != "json":
         return None
-    metadata_of = _METADATA[kept.media]
+    metadata_of = _METADATA[kept.encoding]
     return Conversion(type, COLUMNS, lambda item: _row(item, metadata_of(item), type, now))
 
 

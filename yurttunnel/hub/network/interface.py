@@ -53,7 +53,7 @@ class NodeInterface(Reconciler):
     """
 
     def __init__(self, clock: IReactorTime, settings: InterfaceSettings, run: Run) -> None:
-        super().__init__(clock, INTERVAL, f"having the interface {settings.name}", self._look)
+        super().__init__(clock, INTERVAL, f"having the interface {settings.name}", self._check)
         self._clock = clock
         self._settings = settings
         self._in_thread = run
@@ -77,7 +77,7 @@ class NodeInterface(Reconciler):
         _ = removal.addErrback(lambda failure: log.warn("{error}", error=failure.value))
         return await fired_within(self._clock, REMOVAL_SECONDS, removal) and ended
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         settings = self._settings
         try:
             changes = await self._in_thread(partial(ensure, settings))
@@ -95,8 +95,8 @@ class NodeInterface(Reconciler):
             return
         if changes:
             log.info("{name}: {changes}", name=settings.name, changes=", ".join(changes))
-        was_there, self._problem = self._problem is None, None
-        if not was_there or changes:
+        was_ready, self._problem = self._problem is None, None
+        if not was_ready or changes:
             for callback in self.on_ready:
                 callback()
 

@@ -9,8 +9,8 @@ never served as the node's.
 from __future__ import annotations
 
 from yurttunnel.hub.cache.interfaces import ICache
+from yurttunnel.hub.offline.failures import OfflineFailures
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens
-from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.request.requests import Caller
 
@@ -22,10 +22,10 @@ class Owners:
     """Finds the owners of requests; ``placeholders`` are ``None`` if none are issued."""
 
     def __init__(
-        self, cache: ICache, refusals: Refusals, placeholders: PlaceholderTokens | None
+        self, cache: ICache, failures: OfflineFailures, placeholders: PlaceholderTokens | None
     ) -> None:
         self._cache = cache
-        self._refusals = refusals
+        self._failures = failures
         self._placeholders = placeholders
 
     async def owner(self, caller: Caller) -> str:
@@ -33,14 +33,14 @@ class Owners:
         if not caller.token:
             if caller.local:
                 return NODE
-            raise self._refusals.unauthorized("a bearer token is needed on this address")
+            raise self._failures.unauthorized("a bearer token is needed on this address")
         if self._placeholders is not None:
             owner = self._placeholders.owner(caller.token)
             if owner is not None:
                 return owner
         accepted = await self.accepted(caller.token)
         if accepted is None:
-            raise self._refusals.unauthorized("the token was not accepted by it before, or expired")
+            raise self._failures.unauthorized("the token was not accepted by it before, or expired")
         return accepted
 
     async def accepted(self, token: str) -> str | None:

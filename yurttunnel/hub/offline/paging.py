@@ -13,7 +13,7 @@ import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Sequence
 
-from yurttunnel.hub.cache.interfaces import IListed
+from yurttunnel.hub.cache.interfaces import ICachedList
 from yurttunnel.hub.media.interfaces import Item, ListMeta
 from yurttunnel.hub.request.requests import ListOptions
 
@@ -31,27 +31,27 @@ class Page:
     Raises :class:`NotContinued`.
     """
 
-    def __init__(self, listed: IListed, options: ListOptions) -> None:
-        self._listed = listed
+    def __init__(self, cached_list: ICachedList, options: ListOptions) -> None:
+        self._cached_list = cached_list
         # Positions in the whole list: of the next item to read, and the start and end of the page.
         self._read = 0
-        self._first = _first(listed, options.continue_token) if options.continue_token else 0
-        total = len(listed.sizes)
+        self._first = _first(cached_list, options.continue_token) if options.continue_token else 0
+        total = len(cached_list.sizes)
         limit = options.limit if options.limit > 0 else total
         self._end = min(self._first + limit, total)
-        self.sizes: Sequence[int] = listed.sizes[self._first : self._end]
+        self.sizes: Sequence[int] = cached_list.sizes[self._first : self._end]
         """The sizes of the items of the page in bytes."""
-        self.meta: ListMeta = listed.meta
+        self.meta: ListMeta = cached_list.meta
         """The metadata of the page."""
         if self._end < total:
-            self.meta = listed.meta._replace(
-                continue_token=_token(listed, self._end), remaining=total - self._end
+            self.meta = cached_list.meta._replace(
+                continue_token=_token(cached_list, self._end), remaining=total - self._end
             )
 
     async def next(self) -> Sequence[Item]:
         """Return the next items, none at the end."""
         while self._read < self._end:
-            piece = await self._listed.read()
+            piece = await self._cached_list.read()
             begin, self._read = self._read, self._read + len(piece)
             items = piece[max(0, self._first - begin) : self._end - begin]
             if items:
@@ -69,16 +69,16 @@ def is_of_hub(token: str) -> bool:
     return False
 
 
-def _token(listed: IListed, end: int) -> str:
-    fields = [_MARK, listed.meta.version, len(listed.sizes), end]
+def _token(cached_list: ICachedList, end: int) -> str:
+    fields = [_MARK, cached_list.meta.version, len(cached_list.sizes), end]
     return urlsafe_b64encode(json.dumps(fields).encode()).decode()
 
 
-def _first(listed: IListed, token: str) -> int:
+def _first(cached_list: ICachedList, token: str) -> int:
     """Return the number of items before the page that continues with ``token``."""
     match _content(token):
         case [mark, version, int(total), int(first)] if mark == _MARK and first >= 0:
-            if (version, total) == (listed.meta.version, len(listed.sizes)):
+            if (version, total) == (cached_list.meta.version, len(cached_list.sizes)):
                 return first
             raise NotContinued("the list has changed since its first page")
     raise NotContinued("the first page of the list came from the Kubernetes API itself")

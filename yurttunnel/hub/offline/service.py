@@ -18,19 +18,19 @@ from yurttunnel.http.request_body import BodyTooLarge
 from yurttunnel.hub.cache.interfaces import CacheFailed, ICache
 from yurttunnel.hub.filters.interfaces import IFilters
 from yurttunnel.hub.interfaces import IConnectivity, IOffline
-from yurttunnel.hub.offline.keeping_events import KeptEvents
+from yurttunnel.hub.offline.event_sender import EventSender, Send
+from yurttunnel.hub.offline.event_store import EventStore
+from yurttunnel.hub.offline.failures import OfflineFailures
 from yurttunnel.hub.offline.lookup import Lookup
+from yurttunnel.hub.offline.open_watches import OpenWatches
 from yurttunnel.hub.offline.owners import Owners
-from yurttunnel.hub.offline.parked import ParkedWatches
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens
 from yurttunnel.hub.offline.reads import Reads
-from yurttunnel.hub.offline.refusals import Refusals
-from yurttunnel.hub.offline.sending_events import EventSender, Send
-from yurttunnel.hub.offline.token_questions import TokenQuestions
+from yurttunnel.hub.offline.token_responder import TokenResponder
 from yurttunnel.hub.offline.watches import Watches
 from yurttunnel.hub.offline.writes import Writes
 from yurttunnel.hub.policy import Policy
-from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.failures import send_failure
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.metrics import Metric, counter, gauge
 
@@ -40,13 +40,13 @@ MIN_REQUEST_TIMEOUT = 1800.0
 
 @dataclass(frozen=True, slots=True)
 class OfflineSettings:
-    """``shortest_watch`` is in seconds, for watches without ``timeoutSeconds``.
+    """``min_watch_seconds`` is in seconds, for watches without ``timeoutSeconds``.
 
     ``placeholders`` are ``None`` if the kubelet gets no tokens while offline.
     """
 
     node_name: str
-    shortest_watch: float = MIN_REQUEST_TIMEOUT
+    min_watch_seconds: float = MIN_REQUEST_TIMEOUT
     placeholders: PlaceholderTokens | None = None
 
 
@@ -67,49 +67,51 @@ class Offline(MultiService):
         settings: OfflineSettings,
     ) -> None:
         super().__init__()
-        self._refusals = refusals = Refusals(settings.node_name)
+        self._failures = failures = OfflineFailures(settings.node_name)
         placeholders = settings.placeholders
-        self._owners = owners = Owners(cache, refusals, placeholders)
-        lookup = Lookup(clock, cache, policy, filters, refusals)
-        self._reads = Reads(clock, cache, lookup, refusals)
-        self.parked = ParkedWatches(clock, connectivity)
-        self.watches = Watches(clock, lookup, self.parked, refusals, settings.shortest_watch)
-        self.events = KeptEvents(clock, cache, connectivity, refusals, placeholders)
-        tokens = TokenQuestions(cache, policy, owners, refusals, placeholders)
-        self._writes = Writes(settings.node_name, cache, policy, self.events, tokens, refusals)
+        self._owners = owners = Owners(cache, failures, placeholders)
+        lookup = Lookup(clock, cache, policy, filters, failures)
+        self._reads = Reads(clock, cache, lookup, failures)
+        self.open_watches = OpenWatches(clock, connectivity)
+        self.watches = Watches(
+            clock, lookup, self.open_watches, failures, settings.min_watch_seconds
+        )
+        self.events = EventStore(clock, cache, connectivity, failures, placeholders)
+        tokens = TokenResponder(cache, policy, owners, failures, placeholders)
+        self._writes = Writes(settings.node_name, cache, policy, self.events, tokens, failures)
         self.sender = EventSender(clock, cache, connectivity, send)
         self.sender.setServiceParent(self)
-        self.answers: Counter[tuple[str, str]] = Counter()
+        self.responses: Counter[tuple[str, str]] = Counter()
         """Counts by verb and status since the start; "none" if the client disconnected before."""
         # Requests in progress; an open watch is no longer one of them.
-        self._under_way: set[Deferred[None]] = set()
+        self._in_progress: set[Deferred[None]] = set()
 
     def stopService(self) -> Deferred[None]:
         """End all watches, and respond to requests in progress with 503."""
-        self.parked.end_all()
-        for answering in list(self._under_way):
+        self.open_watches.end_all()
+        for answering in list(self._in_progress):
             answering.cancel()
         stopped: Deferred[None] = super().stopService()
         return stopped
 
-    def answer(self, call: HubCall) -> None:
+    def respond(self, call: HubCall) -> None:
         """See :class:`IOffline`."""
         call.exchange.on_end(lambda error: self._count(call))
         _ = self._begin(call).addErrback(self._failed, call)
 
-    def answer_if_kept(self, call: HubCall) -> Deferred[bool]:
+    def respond_if_cached(self, call: HubCall) -> Deferred[bool]:
         """See :class:`IOffline`."""
         return self._begin(call).addCallbacks(
-            self._answered, self._not_kept, callbackArgs=(call,), errbackArgs=(call,)
+            self._answered, self._not_cached, callbackArgs=(call,), errbackArgs=(call,)
         )
 
     def _begin(self, call: HubCall) -> Deferred[None]:
         """Begin a response, which is cancelled when the hub stops."""
         answering = Deferred.fromCoroutine(self._answer(call))
-        self._under_way.add(answering)
+        self._in_progress.add(answering)
 
         def ended(result: Failure | None) -> Failure | None:
-            self._under_way.discard(answering)
+            self._in_progress.discard(answering)
             return result
 
         return answering.addBoth(ended)
@@ -118,15 +120,15 @@ class Offline(MultiService):
         owner = await self._owners.owner(call.caller)
         request = call.request
         if b"impersonate-user" in call.exchange.head.by_name:
-            raise self._refusals.unavailable("only it says who may act for somebody else")
+            raise self._failures.unavailable("only it says who may act for somebody else")
         if request.resource is None:
             if request.verb != "get":
-                raise self._refusals.for_the_cloud(request)
+                raise self._failures.cloud_only(request)
             await self._reads.document(call)
         elif request.verb not in ("get", "list", "watch"):
             await self._writes.write(call, owner)
         elif request.subresource not in ("", "status"):
-            raise self._refusals.for_the_cloud(request)
+            raise self._failures.cloud_only(request)
         elif request.verb == "get":
             await self._reads.get(call, owner)
         elif request.verb == "list":
@@ -136,20 +138,20 @@ class Offline(MultiService):
 
     def _failed(self, failure: Failure, call: HubCall) -> None:
         # A response that has begun is aborted, because a part must not look like the whole.
-        tell(call.exchange, self._told(failure))
+        send_failure(call.exchange, self._failure_response(failure))
 
     def _answered(self, _: None, call: HubCall) -> bool:
         call.exchange.on_end(lambda error: self._count(call))
         return True
 
-    def _not_kept(self, failure: Failure, call: HubCall) -> bool:
-        told = self._told(failure)
+    def _not_cached(self, failure: Failure, call: HubCall) -> bool:
+        failure_response = self._failure_response(failure)
         if not call.exchange.head_sent:
             return False
-        tell(call.exchange, told)
+        send_failure(call.exchange, failure_response)
         return self._answered(None, call)
 
-    def _told(self, failure: Failure) -> RequestFailed:
+    def _failure_response(self, failure: Failure) -> RequestFailed:
         """Return the failure response for an error."""
         error = failure.value
         match error:
@@ -158,9 +160,9 @@ class Offline(MultiService):
             case BodyTooLarge():
                 return ApiFailure(413, str(error))
             case CacheFailed():
-                return self._refusals.unavailable(str(error))
+                return self._failures.unavailable(str(error))
             case CancelledError():
-                return self._refusals.unavailable("the hub is stopping")
+                return self._failures.unavailable("the hub is stopping")
             case ExchangeFailed() | TimeoutError():
                 # The client has disconnected, or does not read the response.
                 return ApiFailure(503, str(error))
@@ -168,7 +170,7 @@ class Offline(MultiService):
         return ApiFailure(500, "the hub has a defect; its log has more")
 
     def _count(self, call: HubCall) -> None:
-        self.answers[call.request.verb, str(call.exchange.status or "none")] += 1
+        self.responses[call.request.verb, str(call.exchange.status or "none")] += 1
 
 
 METRICS: tuple[Metric[Offline], ...] = (
@@ -176,19 +178,19 @@ METRICS: tuple[Metric[Offline], ...] = (
         "yurthub_offline_answers",
         "Requests that were served while the API was unreachable, by verb and status. 404 and 503"
         " for get, list and watch: needed data is not cached.",
-        lambda offline: sorted(offline.answers.items()),
+        lambda offline: sorted(offline.responses.items()),
         "verb",
         "status",
     ),
     gauge(
         "yurthub_offline_watches",
         "Watches that are open while the API is unreachable.",
-        lambda offline: len(offline.parked),
+        lambda offline: len(offline.open_watches),
     ),
     counter(
         "yurthub_offline_events_kept",
         "Events that were stored to be sent when the API is reachable again.",
-        lambda offline: offline.events.kept,
+        lambda offline: offline.events.stored,
     ),
     counter(
         "yurthub_offline_events_sent",

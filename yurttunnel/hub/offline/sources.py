@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from yurttunnel.hub.filters.bodies import changed_body
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.media.interfaces import IMedia, Item, ListMeta, TypeMeta
+from yurttunnel.hub.media.codecs import codec_for
+from yurttunnel.hub.media.interfaces import ICodec, Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.tables import Conversion, conversion
 from yurttunnel.hub.request.accept import json_forms
 from yurttunnel.hub.request.requests import Form
@@ -21,31 +21,31 @@ from yurttunnel.hub.request.requests import Form
 class Source(NamedTuple):
     """Objects that are cached in one form, and their conversion for a client.
 
-    ``media`` is the codec of the response. ``change`` is what filters change in each object, and
+    ``codec`` is the codec of the response. ``change`` is what filters change in each object, and
     ``make`` converts it to the client's form.
     """
 
-    kept: Form
-    media: IMedia
+    stored: Form
+    codec: ICodec
     change: Change | None
     make: Conversion | None
 
     @property
-    def is_as_kept(self) -> bool:
+    def is_as_stored(self) -> bool:
         """Whether bodies are sent as they are cached, so that their sizes are known."""
         return self.change is None and self.make is None
 
-    def type(self, kept: TypeMeta) -> TypeMeta:
+    def type(self, stored: TypeMeta) -> TypeMeta:
         """Return the type of the response."""
-        return kept if self.make is None else self.make.type
+        return stored if self.make is None else self.make.type
 
-    def columns(self, kept: bytes) -> bytes:
+    def columns(self, stored: bytes) -> bytes:
         """Return the columns of the response if it is a Table."""
-        return kept if self.make is None else self.make.columns
+        return stored if self.make is None else self.make.columns
 
-    def meta(self, kept: ListMeta) -> ListMeta:
+    def meta(self, stored: ListMeta) -> ListMeta:
         """Return the metadata of the response to a list."""
-        return kept._replace(type=self.type(kept.type), columns=self.columns(kept.columns))
+        return stored._replace(type=self.type(stored.type), columns=self.columns(stored.columns))
 
     def body(self, item: Item) -> bytes | None:
         """Return an item in the client's form; ``None`` if it is hidden."""
@@ -67,12 +67,12 @@ def sources(forms: Sequence[Form], change: Change | None, now: float) -> Iterato
     ``now`` is in seconds since 1970, for the ages in Tables.
     """
     for form in forms if change is None else json_forms(forms):
-        media = media_for(form)
-        if media is None:
+        codec = codec_for(form)
+        if codec is None:
             continue
-        yield Source(form, media, change, None)
-        for kept in (Form("json"), Form("protobuf")) if form.transform else ():
-            make = conversion(kept, form, now)
+        yield Source(form, codec, change, None)
+        for stored in (Form("json"), Form("protobuf")) if form.transform else ():
+            make = conversion(stored, form, now)
             # Filters can process JSON only.
-            if make is not None and (change is None or kept.media == "json"):
-                yield Source(kept, media, change, make)
+            if make is not None and (change is None or stored.encoding == "json"):
+                yield Source(stored, codec, change, make)

@@ -12,7 +12,7 @@ import msgspec
 
 from yurttunnel.hub.media.json_text import checked
 from yurttunnel.hub.media.protobuf_objects import open_envelope
-from yurttunnel.hub.request.accept import media_of
+from yurttunnel.hub.request.accept import encoding_of
 from yurttunnel.kube.protobuf_fields import fields, tag, text
 
 
@@ -32,7 +32,7 @@ class TokenRequest(NamedTuple):
 
 def token_review(content_type: bytes, body: bytes) -> TokenReview:
     """Parse a TokenReview; raise :class:`BadBody`."""
-    if media_of(content_type) != "protobuf":
+    if encoding_of(content_type) != "protobuf":
         spec = _spec(body)
         return TokenReview(str(spec.get("token") or ""), _texts(spec.get("audiences")))
     message = _spec_message(body)
@@ -42,7 +42,7 @@ def token_review(content_type: bytes, body: bytes) -> TokenReview:
 
 def token_request(content_type: bytes, body: bytes) -> TokenRequest:
     """Parse a TokenRequest; raise :class:`BadBody`."""
-    if media_of(content_type) != "protobuf":
+    if encoding_of(content_type) != "protobuf":
         spec = _spec(body)
         bound = spec.get("boundObjectRef")
         is_pod = isinstance(bound, dict) and bound.get("kind") == "Pod"

@@ -11,31 +11,31 @@ import random
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.offline.backpressure import Backpressure
+from yurttunnel.hub.offline.failures import OfflineFailures
 from yurttunnel.hub.offline.lookup import FoundList, Lookup
-from yurttunnel.hub.offline.pace import Pace
+from yurttunnel.hub.offline.open_watches import OpenWatch, OpenWatches
 from yurttunnel.hub.offline.paging import Page
-from yurttunnel.hub.offline.parked import ParkedWatch, ParkedWatches
 from yurttunnel.hub.offline.reads import check_version
-from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.request.requests import HubCall, ListOptions
 
 
 class Watches:
-    """Serves watches; the default duration is ``shortest`` seconds to twice that."""
+    """Serves watches; the default duration is ``min_seconds`` seconds to twice that."""
 
     def __init__(
         self,
         clock: IReactorTime,
         lookup: Lookup,
-        parked: ParkedWatches,
-        refusals: Refusals,
-        shortest: float,
+        open_watches: OpenWatches,
+        failures: OfflineFailures,
+        min_seconds: float,
     ) -> None:
         self._clock = clock
         self._lookup = lookup
-        self._parked = parked
-        self._refusals = refusals
-        self.shortest = shortest
+        self._open_watches = open_watches
+        self._failures = failures
+        self.min_seconds = min_seconds
 
     async def watch(self, call: HubCall, owner: str) -> None:
         """Respond with a watch; raise ``RequestFailed`` before the response has begun."""
@@ -52,11 +52,11 @@ class Watches:
 
     async def _from_a_version(self, call: HubCall, owner: str) -> None:
         options = call.request.options
-        media = self._lookup.sources(call)[0].media
+        codec = self._lookup.sources(call)[0].codec
         type = await self._lookup.type(call, owner) if options.allow_watch_bookmarks else None
-        call.exchange.send_head(200, [(b"Content-Type", media.watch_content_type)])
-        self._park(
-            ParkedWatch(call.exchange, media, options.resource_version, self._end(call), type)
+        call.exchange.send_head(200, [(b"Content-Type", codec.watch_content_type)])
+        self._leave_open(
+            OpenWatch(call.exchange, codec, options.resource_version, self._end(call), type)
         )
 
     async def _from_the_beginning(self, call: HubCall, owner: str) -> None:
@@ -64,44 +64,44 @@ class Watches:
         with self._lookup.reading(call):
             found = await self._lookup.list(call, owner)
             try:
-                check_version(call.request.options, found.listed.meta, self._refusals)
-                parked = await self._send_objects(call, found, ends_at)
+                check_version(call.request.options, found.cached_list.meta, self._failures)
+                open_watches = await self._send_objects(call, found, ends_at)
             finally:
-                found.listed.close()
-        self._park(parked)
+                found.cached_list.close()
+        self._leave_open(open_watches)
 
-    async def _send_objects(self, call: HubCall, found: FoundList, ends_at: float) -> ParkedWatch:
+    async def _send_objects(self, call: HubCall, found: FoundList, ends_at: float) -> OpenWatch:
         exchange, options = call.exchange, call.request.options
-        source, listed = found.source, found.listed
-        meta, media = source.meta(listed.meta), source.media
-        page = Page(listed, ListOptions())
+        source, cached_list = found.source, found.cached_list
+        meta, codec = source.meta(cached_list.meta), source.codec
+        page = Page(cached_list, ListOptions())
         items = await page.next()
-        exchange.send_head(200, [(b"Content-Type", media.watch_content_type)])
-        pace = Pace(self._clock, exchange)
-        pace.begin()
+        exchange.send_head(200, [(b"Content-Type", codec.watch_content_type)])
+        backpressure = Backpressure(self._clock, exchange)
+        backpressure.begin()
         columns = meta.columns
-        while items and not pace.ended:
+        while items and not backpressure.ended:
             frames = []
             for body in source.bodies(items):
-                frames.append(media.watch_event("ADDED", meta.type, body, columns))
+                frames.append(codec.watch_event("ADDED", meta.type, body, columns))
                 # Only the first event has columns.
                 columns = b""
             exchange.write(b"".join(frames))
-            await pace.ready()
+            await backpressure.ready()
             items = await page.next()
         if options.send_initial_events:
-            exchange.write(media.bookmark(meta.type, meta.version, True))
+            exchange.write(codec.bookmark(meta.type, meta.version, True))
         type = meta.type if options.allow_watch_bookmarks else None
-        return ParkedWatch(exchange, media, meta.version, ends_at, type)
+        return OpenWatch(exchange, codec, meta.version, ends_at, type)
 
     def _end(self, call: HubCall) -> float:
         seconds = call.request.options.timeout_seconds or random.uniform(
-            self.shortest, 2 * self.shortest
+            self.min_seconds, 2 * self.min_seconds
         )
         return self._clock.seconds() + seconds
 
-    def _park(self, watch: ParkedWatch) -> None:
+    def _leave_open(self, watch: OpenWatch) -> None:
         if watch.exchange.head.method == b"HEAD":
             watch.exchange.finish()
         else:
-            self._parked.park(watch)
+            self._open_watches.add(watch)

@@ -11,7 +11,7 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import Form
 
-_MEDIA = {
+_ENCODINGS = {
     "application/json": "json",
     "application/*": "json",
     "*/*": "json",
@@ -53,7 +53,7 @@ def json_forms(forms: Iterable[Form]) -> tuple[Form, ...]:
     objects. ``PartialObjectMetadata`` is included: filters do not change metadata, but hide objects
     by name.
     """
-    return tuple(form for form in forms if form.media == "json" and form.transform != "Table")
+    return tuple(form for form in forms if form.encoding == "json" and form.transform != "Table")
 
 
 def json_only(fields: Fields) -> list[tuple[bytes, bytes]]:
@@ -63,26 +63,26 @@ def json_only(fields: Fields) -> list[tuple[bytes, bytes]]:
     kept = [
         ";".join(["application/json", *(f"{name}={value}" for name, value in parameters.items())])
         for media_type, parameters in media_ranges(accept)
-        if _MEDIA.get(media_type) == "json" and parameters.get("as") != "Table"
+        if _ENCODINGS.get(media_type) == "json" and parameters.get("as") != "Table"
     ]
     return [*others, (b"Accept", ",".join(kept or ["application/json"]).encode("latin-1"))]
 
 
 @lru_cache(256)
-def answered_form(content_type: bytes, forms: tuple[Form, ...]) -> Form | None:
+def response_form(content_type: bytes, forms: tuple[Form, ...]) -> Form | None:
     """Return which of the requested forms a response has, by its ``Content-Type``.
 
     kube-apiserver sends only the media type, also for transformed objects; the result is then the
     best requested form of that type.
     """
     found = _form(*media_range(content_type.decode("latin-1")))
-    fitting = (form for form in forms if found in (form, Form(form.media)))
+    fitting = (form for form in forms if found in (form, Form(form.encoding)))
     return next(fitting, None)
 
 
-def media_of(content_type: bytes) -> str:
-    """Return the ``media`` of :class:`Form` for a ``Content-Type``, empty for other types."""
-    return _MEDIA.get(media_range(content_type.decode("latin-1")).type, "")
+def encoding_of(content_type: bytes) -> str:
+    """Return the ``encoding`` of :class:`Form` for a ``Content-Type``, empty for other types."""
+    return _ENCODINGS.get(media_range(content_type.decode("latin-1")).type, "")
 
 
 def document_form(content_type: bytes) -> str:
@@ -102,7 +102,7 @@ def document_forms(head: RequestHead) -> tuple[str, ...]:
 
 
 def _document_form(media_type: str, parameters: dict[str, str]) -> str:
-    if _MEDIA.get(media_type) == "json":
+    if _ENCODINGS.get(media_type) == "json":
         media_type = "application/json"
     # The old name of an OpenAPI media type; the response has the new name
     # (subTypeProtobufDeprecated of k8s.io/kube-openapi pkg/handler/handler.go).
@@ -118,13 +118,13 @@ def _forms(accept: bytes) -> tuple[Form, ...]:
 
 
 def _form(media_type: str, parameters: dict[str, str]) -> Form | None:
-    media = _MEDIA.get(media_type)
-    if media is None:
+    encoding = _ENCODINGS.get(media_type)
+    if encoding is None:
         return None
     asked = parameters.get("as")
     if not asked:
-        return Form(media)
+        return Form(encoding)
     transform, version = _TRANSFORMS.get(asked), parameters.get("v", "v1")
     if transform is None or parameters.get("g") != "meta.k8s.io" or version not in _VERSIONS:
         return None
-    return Form(media, transform, version)
+    return Form(encoding, transform, version)

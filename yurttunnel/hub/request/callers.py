@@ -38,7 +38,7 @@ def groups_of(owner: str) -> list[str]:
     return ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", *groups]
 
 
-LONGEST_COMPONENT = 253
+MAX_COMPONENT = 253
 """Maximum length of a component, in characters; it is a key of the cache."""
 
 _TOKEN_PROTOCOL = b"base64url.bearer.authorization.k8s.io."
@@ -53,22 +53,22 @@ def caller_of(head: RequestHead, local: bool) -> Caller:
     for a token in a WebSocket subprotocol: such a request must not be served as the node's own.
     """
     agents = head.by_name.get(b"user-agent")
-    component = _component(agents[0][: LONGEST_COMPONENT + 1]) if agents else ""
-    keep = b"edge-cache" in head.by_name and _asks_for_keeping(head)
+    component = _component(agents[0][: MAX_COMPONENT + 1]) if agents else ""
+    wants_caching = b"edge-cache" in head.by_name and _requests_caching(head)
     if any(_TOKEN_PROTOCOL in value for value in head.by_name.get(b"sec-websocket-protocol", ())):
         raise RequestFailed(
             401, "the hub accepts tokens in Authorization, not in a WebSocket protocol"
         )
     if b"authorization" not in head.by_name:
-        return Caller(component, "", local, keep)
+        return Caller(component, "", local, wants_caching)
     try:
         token = bearer_token(head)
     except BadToken as error:
         raise RequestFailed(401, f"the credentials cannot be read: {error}") from None
-    return Caller(component, token or "", local, keep)
+    return Caller(component, token or "", local, wants_caching)
 
 
-def _asks_for_keeping(head: RequestHead) -> bool:
+def _requests_caching(head: RequestHead) -> bool:
     """Return whether the head has upstream's ``Edge-Cache: true``."""
     return any(value.lower() == b"true" for value in head.values(b"edge-cache"))
 
@@ -76,7 +76,7 @@ def _asks_for_keeping(head: RequestHead) -> bool:
 @lru_cache(256)
 def _component(agent: bytes) -> str:
     words = agent.decode("latin-1").split(None, 1)
-    return words[0].partition("/")[0].lower()[:LONGEST_COMPONENT] if words else ""
+    return words[0].partition("/")[0].lower()[:MAX_COMPONENT] if words else ""
 
 
 _END_OF_TIME = 2**62

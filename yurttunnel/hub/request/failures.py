@@ -6,7 +6,7 @@ from yurttunnel.http.errors import RequestFailed, status_content
 from yurttunnel.http.interfaces import IExchange
 
 
-def tell(exchange: IExchange, failure: RequestFailed) -> None:
+def send_failure(exchange: IExchange, failure: RequestFailed) -> None:
     """Respond with a ``metav1.Status``; abort a response that has begun."""
     if exchange.head_sent:
         exchange.abort()

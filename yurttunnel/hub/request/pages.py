@@ -12,7 +12,7 @@ from yurttunnel.http.head import RequestHead
 from yurttunnel.ops.host_check import is_cross_origin, names_this_machine
 
 
-def check_not_of_a_page(head: RequestHead) -> None:
+def reject_web_pages(head: RequestHead) -> None:
     """Raise ``RequestFailed`` (403, 421) for a request that may come from a web page."""
     by_name = head.by_name
     hosts = by_name.get(b"host", [])

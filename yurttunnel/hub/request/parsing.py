@@ -17,28 +17,28 @@ from urllib.parse import unquote, unquote_plus
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import (
-    LONGEST_SELECTORS,
+    MAX_SELECTORS,
     ApiRequest,
     ListOptions,
     ResourceType,
 )
 from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms
 
-LONGEST_SEGMENT = 253
+MAX_SEGMENT_LENGTH = 253
 """Maximum length of a path segment in bytes (``DNS1123SubdomainMaxLength`` of
 k8s.io/apimachinery)."""
 
-MOST_SEGMENTS = 64
+MAX_SEGMENTS = 64
 """Maximum number of path segments; no path of the API has a dozen."""
 
-MOST_PARAMETERS = 1_000
+MAX_PARAMETERS = 1_000
 """Maximum number of query parameters of a list or a watch; the API defines about twenty."""
 
-_LONGEST_ENCODED = 3 * LONGEST_SELECTORS
+_MAX_ENCODED = 3 * MAX_SELECTORS
 """Maximum length of a parameter that is decoded: a selector in which each character is encoded.
 Decoding the longest query that fits into a head would take a tenth of a second."""
 
-_LONGEST_REMEMBERED = 1024
+_MAX_REMEMBERED = 1024
 _REMEMBERED = 2048
 """The number of remembered targets; with their maximum length they take some MiB at most."""
 
@@ -77,7 +77,7 @@ def parse_request(head: RequestHead) -> ApiRequest:
     :class:`ListOptions` only the name is checked; no client encodes names. Raises ``RequestFailed``
     (400) for a request that cannot refer to anything in the API.
     """
-    if len(head.target) > _LONGEST_REMEMBERED:
+    if len(head.target) > _MAX_REMEMBERED:
         return _parse(head.method, head.target)
     return _remembered(head.method, head.target)
 
@@ -131,32 +131,32 @@ def _segments(path: str) -> list[str]:
     if not path.startswith("/"):
         raise _bad("its target is not a path that begins with a slash")
     # One segment more than the limit is enough to detect an excess.
-    parts = path[1:].split("/", MOST_SEGMENTS)
+    parts = path[1:].split("/", MAX_SEGMENTS)
     if parts[-1] == "":
         del parts[-1]
     subresource = 6 if parts[2:3] == ["namespaces"] else 4
     if parts[:1] == ["api"] and parts[subresource : subresource + 1] == ["proxy"]:
         del parts[subresource + 1 :]
-    if len(parts) > MOST_SEGMENTS:
-        raise _bad(f"its path has more than {MOST_SEGMENTS} names")
+    if len(parts) > MAX_SEGMENTS:
+        raise _bad(f"its path has more than {MAX_SEGMENTS} names")
     if "%" in path:
         parts = [_decoded(part) for part in parts]
     for part in parts:
         if part in ("", ".", ".."):
             raise _bad(f"its path has {part!r} where a name has to be")
-        if len(part) > LONGEST_SEGMENT or (
-            not part.isascii() and len(part.encode()) > LONGEST_SEGMENT
+        if len(part) > MAX_SEGMENT_LENGTH or (
+            not part.isascii() and len(part.encode()) > MAX_SEGMENT_LENGTH
         ):
             raise _too_long()
     return parts
 
 
 def _too_long() -> RequestFailed:
-    return _bad(f"its path has a name of more than {LONGEST_SEGMENT} bytes")
+    return _bad(f"its path has a name of more than {MAX_SEGMENT_LENGTH} bytes")
 
 
 def _decoded(part: str) -> str:
-    if len(part) > 3 * LONGEST_SEGMENT:
+    if len(part) > 3 * MAX_SEGMENT_LENGTH:
         raise _too_long()
     if _BAD_ENCODING.search(part):
         raise _bad("its path has a percent sign that two hexadecimal digits do not follow")
@@ -173,8 +173,8 @@ def _decoded(part: str) -> str:
 
 def _list_options(query: str) -> tuple[ListOptions, bool]:
     """Return the options of a list or a watch, and whether the query requests a watch."""
-    if query.count("&") >= MOST_PARAMETERS:
-        raise _bad(f"its query has more than {MOST_PARAMETERS} parameters")
+    if query.count("&") >= MAX_PARAMETERS:
+        raise _bad(f"its query has more than {MAX_PARAMETERS} parameters")
     found: dict[str, Any] = {}
     for pair in query.split("&"):
         parameter, _, text = pair.partition("=")
@@ -192,7 +192,7 @@ def _list_options(query: str) -> tuple[ListOptions, bool]:
 
 
 def _value(parameter: str, text: str) -> str | int | bool:
-    if len(text) <= _LONGEST_ENCODED and ("%" in text or "+" in text):
+    if len(text) <= _MAX_ENCODED and ("%" in text or "+" in text):
         text = _decoded_value(parameter, text)
     if parameter in _FLAGS:
         # Convert_Slice_string_To_bool of k8s.io/apimachinery pkg/runtime/conversion.go.
@@ -228,7 +228,7 @@ def _selected_name(field_selector: str) -> str:
     An invalid selector requires none; the evaluation of the selector reports the error. A selector
     that is too long is not parsed.
     """
-    if len(field_selector) > LONGEST_SELECTORS or "metadata.name" not in field_selector:
+    if len(field_selector) > MAX_SELECTORS or "metadata.name" not in field_selector:
         return ""
     try:
         terms = field_terms(field_selector)

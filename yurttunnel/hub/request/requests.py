@@ -20,7 +20,7 @@ class ResourceType(NamedTuple):
         return f"{self.name}.{self.version}.{self.group or 'core'}"
 
 
-LONGEST_SELECTORS = 8 * 1024
+MAX_SELECTORS = 8 * 1024
 """Maximum length of both selectors of a request that the hub evaluates, in characters. A
 requirement takes time and can be two characters long, and a head has room for half a megabyte."""
 
@@ -40,7 +40,7 @@ class ListOptions:
     allow_watch_bookmarks: bool = False
 
 
-_LASTING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
+_LONG_RUNNING_SUBRESOURCES = frozenset({"log", "exec", "attach", "portforward", "proxy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,15 +61,15 @@ class ApiRequest:
     name: str = ""
     subresource: str = ""
     options: ListOptions = ListOptions()
-    lasts: bool = field(init=False, compare=False, repr=False)
+    long_running: bool = field(init=False, compare=False, repr=False)
     """Whether the request is long-running: its response has no defined end."""
     size: int = field(init=False, compare=False, repr=False)
     """The number of characters in it that the client chooses."""
 
     def __post_init__(self) -> None:
         """Compute both values once, because most requests are repeated many times."""
-        lasts = self.verb == "watch" or self.subresource in _LASTING_SUBRESOURCES
-        object.__setattr__(self, "lasts", lasts)
+        long_running = self.verb == "watch" or self.subresource in _LONG_RUNNING_SUBRESOURCES
+        object.__setattr__(self, "long_running", long_running)
         options = self.options
         chosen = (
             self.path,
@@ -93,14 +93,14 @@ class Caller:
     ``component`` is the first word of User-Agent in lower case, up to its first slash; empty
     without a User-Agent. ``token`` is the bearer token, if any. ``local`` says that the request
     arrived on a loopback listener, where a request without a token has the node's identity.
-    ``keep`` says that it requests caching with ``Edge-Cache: true``; this field is not forwarded to
-    the API.
+    ``wants_caching`` says that it requests caching with ``Edge-Cache: true``; this field is not
+    forwarded to the API.
     """
 
     component: str
     token: str = field(default="", repr=False)
     local: bool = True
-    keep: bool = False
+    wants_caching: bool = False
 
 
 class Form(NamedTuple):
@@ -110,23 +110,25 @@ class Form(NamedTuple):
     for its lists); ``version`` is the version of ``meta.k8s.io`` for these two.
     """
 
-    media: str
+    encoding: str
     transform: str = ""
     version: str = ""
 
     def __str__(self) -> str:
         """Return a single word, which is part of the key of a collection."""
-        return f"{self.media}:{self.transform}.{self.version}" if self.transform else self.media
+        return (
+            f"{self.encoding}:{self.transform}.{self.version}" if self.transform else self.encoding
+        )
 
 
 @dataclass(slots=True)
 class HubCall:
     """A request on its way through the hub; ``forms`` are the accepted forms, the best first.
 
-    ``holder`` is the address whose share of the limits for pods is charged, ``None`` for clients in
-    the node's network, which have limits of their own. Shares are not per network, as elsewhere,
-    because all pods of a node may be in one. ``body`` is the body of the request if it has been
-    read already.
+    ``share_holder`` is the address whose share of the limits for pods is charged, ``None`` for
+    clients in the node's network, which have limits of their own. Shares are not per network, as
+    elsewhere, because all pods of a node may be in one. ``body`` is the body of the request if it
+    has been read already.
 
     Instances are not modified. They are not frozen, because creating a frozen one takes three times
     as long, and each request creates one.
@@ -136,5 +138,5 @@ class HubCall:
     request: ApiRequest
     caller: Caller
     forms: tuple[Form, ...]
-    holder: str | None = None
+    share_holder: str | None = None
     body: bytes | None = None

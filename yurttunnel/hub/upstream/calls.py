@@ -15,20 +15,20 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import PoolBusy
 from yurttunnel.http.simple_client import CompleteResponse, fetch
-from yurttunnel.hub.cache.interfaces import KeptEvent
-from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.media.occurrences import beyond, occurrences
-from yurttunnel.hub.request.accept import media_of
+from yurttunnel.hub.cache.interfaces import StoredEvent
+from yurttunnel.hub.media.codecs import codec_for
+from yurttunnel.hub.media.occurrences import occurrences, update_patch
+from yurttunnel.hub.request.accept import encoding_of
 from yurttunnel.hub.request.callers import groups_of
 from yurttunnel.hub.request.requests import Form
 from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.servers import Balancer, Server
 from yurttunnel.kube.protobuf_fields import BadBody
 
-MAX_ANSWER = 1 << 20
+MAX_RESPONSE = 1 << 20
 """Maximum size of a response in bytes."""
 
-UNANSWERED = (RequestFailed, ExchangeFailed, PoolBusy)
+CALL_ERRORS = (RequestFailed, ExchangeFailed, PoolBusy)
 """The errors of a failed call; the message says why there is no response."""
 
 _AUTHENTICATION, _AUTHORIZATION = "authentication.k8s.io/v1", "authorization.k8s.io/v1"
@@ -43,7 +43,7 @@ pkg/authentication/user)."""
 _AGENT = b"yurthub/" + __version__.encode("ascii")
 
 
-class TokenRefused(Exception):
+class TokenRejected(Exception):
     """The API has rejected a token."""
 
 
@@ -54,7 +54,7 @@ class ApiCalls:
         self._connections = connections
         self._balancer = balancer
 
-    async def ask(
+    async def send(
         self,
         server: Server,
         method: bytes,
@@ -68,7 +68,7 @@ class ApiCalls:
         """Send a request to ``server``, as the node or with a ``token``, and return the response.
 
         With ``fresh`` a new connection is used, because the server may have closed an idle one.
-        Fails with one of :data:`UNANSWERED`.
+        Fails with one of :data:`CALL_ERRORS`.
         """
         # Long-running requests do not wait in a queue for a connection.
         connection = self._connections.take(server, not token, fresh=fresh, lasting=True)
@@ -83,9 +83,9 @@ class ApiCalls:
             fields.append((b"Authorization", b"Bearer " + token.encode("ascii")))
         if body:
             fields.append((b"Content-Type", content_type))
-        return await fetch(connection, method, path, fields, body, MAX_ANSWER)
+        return await fetch(connection, method, path, fields, body, MAX_RESPONSE)
 
-    def send_event(self, event: KeptEvent) -> Deferred[int | None]:
+    def send_event(self, event: StoredEvent) -> Deferred[int | None]:
         """Send a stored Event; return the status of the response, ``None`` without a response.
 
         If its token is no longer valid, as after a long outage, the node sends the Event, provided
@@ -95,29 +95,29 @@ class ApiCalls:
         """
         return Deferred.fromCoroutine(self._send_event(event))
 
-    async def _send_event(self, event: KeptEvent) -> int | None:
+    async def _send_event(self, event: StoredEvent) -> int | None:
         path, content_type = quote(event.path), event.content_type.encode("latin-1")
-        answer = await self._ask_for(event, "create", b"POST", path, event.body, content_type)
-        if answer is not None and answer.status == HTTPStatus.CONFLICT:
-            return await self._tell_occurrences(event, path, media_of(content_type))
-        return None if answer is None else answer.status
+        response = await self._send_for(event, "create", b"POST", path, event.body, content_type)
+        if response is not None and response.status == HTTPStatus.CONFLICT:
+            return await self._update_occurrences(event, path, encoding_of(content_type))
+        return None if response is None else response.status
 
-    async def _tell_occurrences(self, event: KeptEvent, path: str, form: str) -> int | None:
+    async def _update_occurrences(self, event: StoredEvent, path: str, form: str) -> int | None:
         """Update an existing Event with the newer occurrences of a stored one of the same name.
 
         Recorders create an Event again if they cannot patch it, as in an outage; and they may patch
         it while its earlier state is being sent.
         """
-        media, json_media = media_for(Form(form)), media_for(Form("json"))
-        assert media is not None and json_media is not None, "no other Event is kept"
+        codec, json_codec = codec_for(Form(form)), codec_for(Form("json"))
+        assert codec is not None and json_codec is not None, "no other Event is kept"
         try:
-            path = f"{path}/{quote(media.read_object(event.body)[1].name, safe='')}"
+            path = f"{path}/{quote(codec.read_object(event.body)[1].name, safe='')}"
             # A client that may change Events need not be allowed to read them; nodes are not.
             there = await self._patch(event, path, {})
             if there is None or there.status != HTTPStatus.OK:
-                return _unless_passing(there)
-            patch = beyond(occurrences(form, event.body), occurrences("json", there.body))
-            version = json_media.read_object(there.body)[1].version
+                return _unless_temporary(there)
+            patch = update_patch(occurrences(form, event.body), occurrences("json", there.body))
+            version = json_codec.read_object(there.body)[1].version
         except BadBody:
             return HTTPStatus.CONFLICT
         if not patch:
@@ -127,17 +127,17 @@ class ApiCalls:
         if changed is not None and changed.status == HTTPStatus.CONFLICT:
             # Another client has changed it meanwhile, so it may have newer occurrences.
             return None
-        return _unless_passing(changed)
+        return _unless_temporary(changed)
 
     async def _patch(
-        self, event: KeptEvent, path: str, patch: Mapping[str, object]
+        self, event: StoredEvent, path: str, patch: Mapping[str, object]
     ) -> CompleteResponse | None:
         body = json.dumps(patch).encode()
-        return await self._ask_for(event, "patch", b"PATCH", path, body, _MERGE_PATCH)
+        return await self._send_for(event, "patch", b"PATCH", path, body, _MERGE_PATCH)
 
-    async def _ask_for(
+    async def _send_for(
         self,
-        event: KeptEvent,
+        event: StoredEvent,
         verb: str,
         method: bytes,
         path: str,
@@ -146,17 +146,17 @@ class ApiCalls:
     ) -> CompleteResponse | None:
         """Send a request with the token of an Event, or as the node for an authorized owner."""
         target = path.encode("ascii")
-        answer = await self._ask_any(method, target, body, content_type, event.token)
-        if answer is None or answer.status != HTTPStatus.UNAUTHORIZED or not event.owner:
-            return answer
+        response = await self._send_any(method, target, body, content_type, event.token)
+        if response is None or response.status != HTTPStatus.UNAUTHORIZED or not event.owner:
+            return response
         access = _access(event, verb)
         allowed = await self._review(_AUTHORIZATION, "SubjectAccessReview", access)
-        if allowed is None or _is_passing(allowed):
+        if allowed is None or _is_temporary(allowed):
             # The API has neither allowed nor denied it.
             return None
         if _status(allowed).get("allowed") is True:
-            return await self._ask_any(method, target, body, content_type)
-        return answer
+            return await self._send_any(method, target, body, content_type)
+        return response
 
     def user_of(self, token: str) -> Deferred[str]:
         """Return the name of the owner of ``token``, empty if the API does not say.
@@ -164,20 +164,20 @@ class ApiCalls:
         The hub creates a SelfSubjectReview (KEP-3325), which every authenticated user may do. It
         does not exist before Kubernetes 1.28: then the node creates a TokenReview, which all nodes
         may do (``NodeRules`` of k8s.io/kubernetes plugin/pkg/auth/authorizer/rbac/bootstrappolicy).
-        Fails with :class:`TokenRefused` if the token is not valid.
+        Fails with :class:`TokenRejected` if the token is not valid.
         """
         return Deferred.fromCoroutine(self._user_of(token))
 
     async def _user_of(self, token: str) -> str:
-        answer = await self._review(_AUTHENTICATION, "SelfSubjectReview", token=token)
-        if answer is None:
+        response = await self._review(_AUTHENTICATION, "SelfSubjectReview", token=token)
+        if response is None:
             return ""
-        if answer.status == 401:
-            raise TokenRefused
-        if answer.status not in _NO_SUCH_REVIEW:
-            return _username(_status(answer).get("userInfo"))
-        answer = await self._review(_AUTHENTICATION, "TokenReview", {"token": token})
-        status = {} if answer is None else _status(answer)
+        if response.status == 401:
+            raise TokenRejected
+        if response.status not in _NO_SUCH_REVIEW:
+            return _username(_status(response).get("userInfo"))
+        response = await self._review(_AUTHENTICATION, "TokenReview", {"token": token})
+        status = {} if response is None else _status(response)
         return _username(status.get("user")) if status.get("authenticated") is True else ""
 
     async def _review(
@@ -188,9 +188,9 @@ class ApiCalls:
         if spec is not None:
             review["spec"] = spec
         path = f"/apis/{version}/{kind.lower()}s".encode("ascii")
-        return await self._ask_any(b"POST", path, json.dumps(review).encode(), _JSON, token)
+        return await self._send_any(b"POST", path, json.dumps(review).encode(), _JSON, token)
 
-    async def _ask_any(
+    async def _send_any(
         self, method: bytes, path: bytes, body: bytes, content_type: bytes, token: str = ""
     ) -> CompleteResponse | None:
         """Send a request to a healthy server; return ``None`` if it fails, or rejects the node."""
@@ -199,18 +199,18 @@ class ApiCalls:
             return None
         for fresh in (False, True):
             try:
-                answer = await self.ask(
+                response = await self.send(
                     server, method, path, body, content_type, token=token, fresh=fresh
                 )
-            except UNANSWERED:
+            except CALL_ERRORS:
                 continue
             # The rejection of the node is temporary; the next health check detects it.
-            is_refused = answer.status == HTTPStatus.UNAUTHORIZED and not token
-            return None if is_refused else answer
+            is_rejected = response.status == HTTPStatus.UNAUTHORIZED and not token
+            return None if is_rejected else response
         return None
 
 
-def _access(event: KeptEvent, verb: str) -> Mapping[str, object]:
+def _access(event: StoredEvent, verb: str) -> Mapping[str, object]:
     """Return the attributes for reviewing whether the owner of an Event may create or patch it."""
     parts = event.path.split("/")
     attributes = {
@@ -226,24 +226,24 @@ def _access(event: KeptEvent, verb: str) -> Mapping[str, object]:
     }
 
 
-def _is_passing(answer: CompleteResponse) -> bool:
+def _is_temporary(response: CompleteResponse) -> bool:
     """Return whether a response is temporary, so that a retry may get another one."""
-    return answer.status == HTTPStatus.TOO_MANY_REQUESTS or answer.status >= 500
+    return response.status == HTTPStatus.TOO_MANY_REQUESTS or response.status >= 500
 
 
-def _unless_passing(answer: CompleteResponse | None) -> int | None:
+def _unless_temporary(response: CompleteResponse | None) -> int | None:
     """Return that an Event exists, unless the change must be retried or the Event is gone."""
-    if answer is None or _is_passing(answer) or answer.status == HTTPStatus.NOT_FOUND:
+    if response is None or _is_temporary(response) or response.status == HTTPStatus.NOT_FOUND:
         return None
     return HTTPStatus.CONFLICT
 
 
-def _status(answer: CompleteResponse) -> Mapping[str, object]:
+def _status(response: CompleteResponse) -> Mapping[str, object]:
     """Return the status of a created review, empty if it cannot be parsed."""
-    if answer.status != HTTPStatus.CREATED:
+    if response.status != HTTPStatus.CREATED:
         return {}
     try:
-        review = json.loads(answer.body)
+        review = json.loads(response.body)
     except (ValueError, RecursionError):
         return {}
     return mapping(review.get("status")) if isinstance(review, dict) else {}

@@ -82,7 +82,7 @@ class ServerHealth(Reconciler):
             clock,
             settings.interval * _MARGIN,
             f"checking {server}",
-            self._look,
+            self._run_check,
             spacing=_SPACING_SECONDS,
             backoff=Backoff(*_PAUSES),
         )
@@ -94,9 +94,9 @@ class ServerHealth(Reconciler):
         self._check = check
         self._settings = settings
         self._changed = changed
-        self._good = 0
+        self._successes = 0
 
-    async def _look(self) -> bool:
+    async def _run_check(self) -> bool:
         deadline = self._clock.seconds() + self._settings.timeout
         trying = Deferred.fromCoroutine(self._try(deadline))
         try:
@@ -104,10 +104,10 @@ class ServerHealth(Reconciler):
         except DeferredTimeout:
             self.problem = f"no answer within {self._settings.timeout:g} s"
         if self.problem is None:
-            self._found_well()
+            self._succeeded()
         else:
-            self._good = 0
-            self._become(State.UNHEALTHY)
+            self._successes = 0
+            self._set_state(State.UNHEALTHY)
         return self.problem is None
 
     async def _try(self, deadline: float) -> str | None:
@@ -127,14 +127,14 @@ class ServerHealth(Reconciler):
                 return None
         return problem
 
-    def _found_well(self) -> None:
-        self._good += 1
-        if self.state is not State.UNHEALTHY or self._good >= self._settings.threshold:
-            self._become(State.HEALTHY)
+    def _succeeded(self) -> None:
+        self._successes += 1
+        if self.state is not State.UNHEALTHY or self._successes >= self._settings.threshold:
+            self._set_state(State.HEALTHY)
         else:
             self.trigger()
 
-    def _become(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         if state is not self.state:
             self.state = state
             self._changed(self)
@@ -144,7 +144,7 @@ class ServerHealth(Reconciler):
 class Health(MultiService):
     """The health of all servers, and whether the cloud is reachable.
 
-    ``lost(server, why)`` is called when a server becomes unhealthy, before the callbacks of
+    ``on_lost(server, why)`` is called when a server becomes unhealthy, before the callbacks of
     :meth:`on_change`.
     """
 
@@ -153,15 +153,15 @@ class Health(MultiService):
         clock: IReactorTime,
         servers: Sequence[Server],
         check: Check,
-        lost: Callable[[Server, str], object],
+        on_lost: Callable[[Server, str], object],
         settings: HealthSettings,
     ) -> None:
         super().__init__()
         self.online = False
-        self._told: bool | None = None
-        self._lost = lost
+        self._logged: bool | None = None
+        self._on_lost = on_lost
         self._callbacks: list[Callable[..., object]] = []
-        self._awaiting: list[Callable[..., object]] = []
+        self._on_known: list[Callable[..., object]] = []
         self.servers: dict[Server, ServerHealth] = {}
         for server in servers:
             each = ServerHealth(clock, server, check, settings, self._changed)
@@ -179,7 +179,7 @@ class Health(MultiService):
 
     def on_known(self, callback: Callable[[], object]) -> None:
         """Call ``callback()`` once it is known whether the cloud is reachable."""
-        self._awaiting.append(callback)
+        self._on_known.append(callback)
 
     def suspect(self, server: Server) -> None:
         """Check a server now, because a request has failed or is slow."""
@@ -194,24 +194,24 @@ class Health(MultiService):
         server = health.server
         server.healthy = health.state is State.HEALTHY
         online = any(each.healthy for each in self.servers)
-        turned, self.online = online is not self.online, online
+        has_changed, self.online = online is not self.online, online
         if server.healthy:
             _log.info("{server} is healthy", server=server)
         else:
             why = f"{server} is not healthy: {health.problem}"
             _log.warn("{why}", why=why)
-            self._lost(server, why)
-        if self.known and self._told is not online:
-            self._told = online
-            self._tell(online)
-        for callback in self._callbacks if turned else ():
+            self._on_lost(server, why)
+        if self.known and self._logged is not online:
+            self._logged = online
+            self._log_connectivity(online)
+        for callback in self._callbacks if has_changed else ():
             _call(callback, online)
-        if self._awaiting and self.known:
-            awaiting, self._awaiting = self._awaiting, []
-            for callback in awaiting:
+        if self._on_known and self.known:
+            callbacks, self._on_known = self._on_known, []
+            for callback in callbacks:
                 _call(callback)
 
-    def _tell(self, online: bool) -> None:
+    def _log_connectivity(self, online: bool) -> None:
         if online:
             _log.info("the cloud can be reached: requests are forwarded")
         else:

@@ -14,12 +14,12 @@ from twisted.python.failure import Failure
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 from yurttunnel.http.request_body import BodyTooLarge, read_body
-from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.failures import send_failure
 from yurttunnel.hub.request.requests import HubCall
 from yurttunnel.hub.upstream.node_lease import LEASE_NAMESPACE
 from yurttunnel.kube.resources import LEASES
 
-LONGEST_LEASE = 64 * 1024
+MAX_LEASE = 64 * 1024
 """Maximum size of a Lease in bytes."""
 
 _VERBS = frozenset({"get", "create", "update", "patch"})
@@ -35,15 +35,15 @@ class KubeletLease:
         self._clock = clock
         self._node = node
         self._grace = grace
-        self._heard_at = clock.seconds()
+        self._last_request_at = clock.seconds()
         # The last Lease, with its media type.
         self._lease: tuple[bytes, bytes] | None = None
 
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Return whether the kubelet has sent a request for its Lease in time."""
-        return self._clock.seconds() < self._heard_at + self._grace
+        return self._clock.seconds() < self._last_request_at + self._grace
 
-    def takes(self, call: HubCall) -> bool:
+    def matches(self, call: HubCall) -> bool:
         """Return whether a request is the kubelet's, for its Lease."""
         request, resource = call.request, call.request.resource
         if resource is None or resource.name != LEASES.plural:
@@ -58,26 +58,26 @@ class KubeletLease:
             and not call.caller.token
         )
 
-    def answer(self, call: HubCall) -> None:
+    def respond(self, call: HubCall) -> None:
         """Respond to such a request."""
-        self._heard_at = self._clock.seconds()
+        self._last_request_at = self._clock.seconds()
         exchange = call.exchange
         if call.request.verb not in ("create", "update"):
-            self._give(exchange)
+            self._send_lease(exchange)
             return
-        taken: Deferred[None] = read_body(exchange, LONGEST_LEASE).addCallback(self._take, call)
-        _ = taken.addErrback(_refuse, exchange)
+        stored: Deferred[None] = read_body(exchange, MAX_LEASE).addCallback(self._store_lease, call)
+        _ = stored.addErrback(_reject, exchange)
 
-    def _give(self, exchange: IExchange) -> None:
+    def _send_lease(self, exchange: IExchange) -> None:
         if self._lease is None:
             # The kubelet creates one then.
             text = f'leases.coordination.k8s.io "{self._node}" not found'
-            tell(exchange, RequestFailed(404, text))
+            send_failure(exchange, RequestFailed(404, text))
         else:
             content_type, body = self._lease
             exchange.respond(200, [(b"Content-Type", content_type)], body)
 
-    def _take(self, body: bytes, call: HubCall) -> None:
+    def _store_lease(self, body: bytes, call: HubCall) -> None:
         exchange = call.exchange
         content_type = exchange.head.values(b"content-type")[:1] or [b"application/json"]
         self._lease = content_type[0], body
@@ -85,7 +85,7 @@ class KubeletLease:
         exchange.respond(status, [(b"Content-Type", content_type[0])], body)
 
 
-def _refuse(failure: Failure, exchange: IExchange) -> None:
+def _reject(failure: Failure, exchange: IExchange) -> None:
     failure.trap(BodyTooLarge, ExchangeFailed)
     if isinstance(failure.value, BodyTooLarge):
-        tell(exchange, RequestFailed(failure.value.status, str(failure.value)))
+        send_failure(exchange, RequestFailed(failure.value.status, str(failure.value)))

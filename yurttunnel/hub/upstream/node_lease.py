@@ -16,7 +16,7 @@ from twisted.logger import Logger
 
 from yurttunnel.http.simple_client import CompleteResponse
 from yurttunnel.hub.interfaces import IIdentity
-from yurttunnel.hub.upstream.calls import UNANSWERED, ApiCalls
+from yurttunnel.hub.upstream.calls import CALL_ERRORS, ApiCalls
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.kube.resources import LEASES, NODES
 from yurttunnel.ops.clocks import micro_time, time_of_day
@@ -29,11 +29,11 @@ LEASE_SECONDS = 40
 """The duration of the Lease in seconds (kubelet's ``nodeLeaseDurationSeconds``)."""
 
 
-_RENEWED_LATELY = 0.9
+_RENEWAL_SHARE = 0.9
 """The share of the interval after which the Lease is renewed; checks start a little early."""
 
 
-_REFUSALS = frozenset(range(400, 500)) - {401, 403, 404}
+_REJECTIONS = frozenset(range(400, 500)) - {401, 403, 404}
 """Statuses without handling of their own; a node that is not registered gets 404."""
 
 
@@ -42,7 +42,7 @@ class CheckFailed(Exception):
 
 
 class NodeLease:
-    """The Lease of ``node``, renewed every ``interval`` seconds while ``kubelet_lives()``.
+    """The Lease of ``node``, renewed every ``interval`` seconds while ``kubelet_is_alive()``.
 
     After each check it reports to ``identity`` whether all servers accept the node's certificate.
     """
@@ -55,23 +55,23 @@ class NodeLease:
         calls: ApiCalls,
         node: str,
         interval: float,
-        kubelet_lives: Callable[[], bool],
+        kubelet_is_alive: Callable[[], bool],
         identity: IIdentity,
     ) -> None:
         self._clock = clock
         self._calls = calls
         self._node = node
         self._interval = interval
-        self._kubelet_lives = kubelet_lives
+        self._kubelet_lives = kubelet_is_alive
         self._identity = identity
         # The servers that reject the node's certificate, and the generation that each rejects.
-        self._refusing: dict[Server, object] = {}
+        self._rejecting: dict[Server, object] = {}
         self._collection = LEASES.path(LEASE_NAMESPACE).encode("ascii")
         self._path = LEASES.path(LEASE_NAMESPACE, node).encode("ascii")
         self._renewed_at = float("-inf")
         # The healthy server through which the Lease is being renewed.
         self._renewing: Server | None = None
-        self._left_alone = False
+        self._kubelet_is_missing = False
         self._limited = RateLimitedLog(clock, self._log, 600.0)
         self.renewals = 0
         """The number of renewals since the start."""
@@ -85,33 +85,33 @@ class NodeLease:
         status = 0
         try:
             if self._is_to_be_renewed(server):
-                answer = await self._renew(server, fresh)
+                response = await self._renew(server, fresh)
             else:
-                answer = await self._ask(server, b"GET", self._path, fresh=fresh)
-            status = answer.status
-        except UNANSWERED as error:
+                response = await self._send(server, b"GET", self._path, fresh=fresh)
+            status = response.status
+        except CALL_ERRORS as error:
             raise CheckFailed(str(error)) from error
         finally:
             # Also if the check is cancelled by its timeout. But a later attempt of the same check
             # that had no time for a response does not replace the result of the first.
             if status or not fresh:
                 self._note_acceptance(server, certificate, status)
-        self._note(answer)
+        self._note(response)
 
     def _is_to_be_renewed(self, server: Server) -> bool:
-        lives = self._kubelet_lives()
-        if lives is self._left_alone:
-            self._left_alone = not lives
-            self._tell(lives)
-        if not lives or not server.healthy:
+        is_alive = self._kubelet_lives()
+        if is_alive is self._kubelet_is_missing:
+            self._kubelet_is_missing = not is_alive
+            self._log_kubelet(is_alive)
+        if not is_alive or not server.healthy:
             # A recovering server has to show that it accepts writes.
-            return lives
+            return is_alive
         if self._renewing is not None:
             return False
-        return self._clock.seconds() >= self._renewed_at + self._interval * _RENEWED_LATELY
+        return self._clock.seconds() >= self._renewed_at + self._interval * _RENEWAL_SHARE
 
-    def _tell(self, lives: bool) -> None:
-        if lives:
+    def _log_kubelet(self, is_alive: bool) -> None:
+        if is_alive:
             self._log.info("kubelet is back: the Lease of {node} is renewed", node=self._node)
         else:
             self._log.warn(
@@ -128,20 +128,20 @@ class NodeLease:
         try:
             sent_at = self._clock.seconds()
             patch = {"spec": self._spec()}
-            answer = await self._ask(server, b"PATCH", self._path, patch, fresh)
-            if answer.status == 404:
-                answer = await self._create(server)
-            if 200 <= answer.status <= 299:
+            response = await self._send(server, b"PATCH", self._path, patch, fresh)
+            if response.status == 404:
+                response = await self._create(server)
+            if 200 <= response.status <= 299:
                 self._renewed_at = sent_at
                 self.renewals += 1
-            elif answer.status in _REFUSALS:
+            elif response.status in _REJECTIONS:
                 self._limited.warn(
                     "the Lease of {node} was not renewed: the API answers {status}; retrying at"
                     " the next check, and if that goes on, the node becomes NotReady",
                     node=self._node,
-                    status=answer.status,
+                    status=response.status,
                 )
-            return answer
+            return response
         finally:
             if self._renewing is server:
                 self._renewing = None
@@ -149,11 +149,11 @@ class NodeLease:
     async def _create(self, server: Server) -> CompleteResponse:
         """Create the Lease, owned by the Node, so that it is deleted with the Node."""
         path = NODES.path(name=self._node).encode("ascii")
-        answer = await self._ask(server, b"GET", path)
-        uid = _uid(answer) if answer.status == 200 else None
+        response = await self._send(server, b"GET", path)
+        uid = _uid(response) if response.status == 200 else None
         if uid is None:
             # A node that is not registered yet has no Lease.
-            return answer
+            return response
         owner = {"apiVersion": "v1", "kind": "Node", "name": self._node, "uid": uid}
         lease = {
             "apiVersion": LEASES.api_version,
@@ -165,7 +165,7 @@ class NodeLease:
             },
             "spec": self._spec(),
         }
-        return await self._ask(server, b"POST", self._collection, lease)
+        return await self._send(server, b"POST", self._collection, lease)
 
     def _spec(self) -> dict[str, Any]:
         return {
@@ -174,16 +174,16 @@ class NodeLease:
             "renewTime": micro_time(time_of_day(self._clock)),
         }
 
-    def _note(self, answer: CompleteResponse) -> None:
+    def _note(self, response: CompleteResponse) -> None:
         """Accept any response except 401 and 5xx, which other requests would get, too."""
-        if answer.status == 401:
+        if response.status == 401:
             raise CheckFailed(
                 "it does not accept the certificate of this node (401): give a new join token by"
                 " POST /v1/token of the meta port"
             )
-        if answer.status >= 500:
-            raise CheckFailed(f"it answers {answer.status}")
-        if answer.status == 403:
+        if response.status >= 500:
+            raise CheckFailed(f"it answers {response.status}")
+        if response.status == 403:
             self._limited.error(
                 "the Lease of {node} cannot be renewed, so the node becomes NotReady: the API"
                 " answers 403; its authorizers must have Node, or the node's group needs verbs"
@@ -203,14 +203,14 @@ class NodeLease:
         count: it may never come back.
         """
         if status == 401:
-            self._refusing[server] = certificate
+            self._rejecting[server] = certificate
         elif status < 500:
-            self._refusing.pop(server, None)
+            self._rejecting.pop(server, None)
         # A rejection of the previous certificate does not apply to its successor.
-        is_refused = self._certificate_in_use() in self._refusing.values()
-        self._identity.note_acceptance(not is_refused)
+        is_rejected = self._certificate_in_use() in self._rejecting.values()
+        self._identity.note_acceptance(not is_rejected)
 
-    async def _ask(
+    async def _send(
         self,
         server: Server,
         method: bytes,
@@ -220,14 +220,14 @@ class NodeLease:
     ) -> CompleteResponse:
         kind = b"merge-patch+json" if method == b"PATCH" else b"json"
         data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
-        return await self._calls.ask(
+        return await self._calls.send(
             server, method, path, data, b"application/" + kind, fresh=fresh
         )
 
 
-def _uid(answer: CompleteResponse) -> str | None:
+def _uid(response: CompleteResponse) -> str | None:
     try:
-        uid = json.loads(answer.body)["metadata"]["uid"]
+        uid = json.loads(response.body)["metadata"]["uid"]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return uid if isinstance(uid, str) else None

@@ -46,7 +46,7 @@ class Upstream(MultiService):
             self.calls,
             node,
             settings.interval,
-            self.kubelet_lease.lives,
+            self.kubelet_lease.is_alive,
             identity,
         )
         self.health = Health(

@@ -6,9 +6,13 @@ from twisted.internet.defer import Deferred, fail
 
 from tests.hub.forwarding.world import JSON, World
 from tests.hub.request.tokens import service_account_token
-from yurttunnel.hub.forwarding.seen_tokens import ACCEPTED_SECONDS, KNOWN_SECONDS, UNKNOWN_SECONDS
+from yurttunnel.hub.forwarding.token_reviews import (
+    ACCEPTED_SECONDS,
+    REVIEW_SECONDS,
+    UNKNOWN_REVIEW_SECONDS,
+)
 from yurttunnel.hub.request.callers import read_token
-from yurttunnel.hub.upstream.calls import TokenRefused
+from yurttunnel.hub.upstream.calls import TokenRejected
 
 ACCOUNT = "system:serviceaccount:n:web"
 OF_OTHERS = (
@@ -44,7 +48,7 @@ class TokenTests(World):
         """No response to a client makes a token valid."""
         forged = service_account_token("kube-system", "coredns")
         for status in (b"200 OK", b"400 Bad Request", b"403 Forbidden", b"404 Not Found"):
-            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
             self.get(status, forged)
             self.assertIsNone(self.owner(forged))
         self.assertEqual([forged] * 4, self.reviewed)
@@ -53,8 +57,8 @@ class TokenTests(World):
         """A token that the API rejects in a review is forgotten."""
         self.users["abc"] = ACCOUNT
         self.get()
-        self.users["abc"] = fail(TokenRefused())
-        self.pass_time(KNOWN_SECONDS, step=60)
+        self.users["abc"] = fail(TokenRejected())
+        self.pass_time(REVIEW_SECONDS, step=60)
         self.get(b"403 Forbidden")
         self.assertIsNone(self.owner())
 
@@ -62,7 +66,7 @@ class TokenTests(World):
         """So is one whose request gets 401; an unknown one stays unknown."""
         self.get(b"401 Unauthorized")
         self.assertIsNone(self.owner())
-        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
         self.users["abc"] = ACCOUNT
         self.get()
         self.assertEqual(ACCOUNT, self.owner())
@@ -74,7 +78,7 @@ class TokenTests(World):
         self.users["abc"] = ACCOUNT
         self.get()
         self.get(b"401 Unauthorized")
-        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
         self.get()
         self.assertEqual(ACCOUNT, self.owner())
         self.assertEqual(["abc"] * 2, self.reviewed)
@@ -84,13 +88,13 @@ class TokenTests(World):
         self.users["abc"] = ACCOUNT
         self.get()
         for method, path in OF_OTHERS:
-            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
             self.reviewed.clear()
             self.get(b"401 Unauthorized", path=path, method=method)
             self.assertEqual(["abc"], self.reviewed)
             self.assertEqual(ACCOUNT, self.owner(), path)
-        self.users["abc"] = fail(TokenRefused())
-        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.users["abc"] = fail(TokenRejected())
+        self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
         self.get(b"401 Unauthorized", path=OF_OTHERS[0][1])
         self.assertIsNone(self.owner())
 
@@ -107,7 +111,7 @@ class TokenTests(World):
             for _ in range(5):
                 self.get(b"401 Unauthorized", path=OF_OTHERS[0][1])
             self.assertEqual([], self.reviewed)
-            self.pass_time(UNKNOWN_SECONDS, step=10)
+            self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
             self.get()
             self.get()
             self.assertEqual(["abc"], self.reviewed)
@@ -115,19 +119,19 @@ class TokenTests(World):
 
     def test_refused_again_and_again(self):
         """An unknown token is removed from the cache once a minute, a known one at once."""
-        told = []
-        self.patch(self.cache, "refuse_token", told.append)
+        report = []
+        self.patch(self.cache, "delete_token", report.append)
         for _ in range(5):
             self.get(b"401 Unauthorized")
-        self.assertEqual(1, len(told))
-        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.assertEqual(1, len(report))
+        self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
         self.get(b"401 Unauthorized")
-        self.assertEqual(2, len(told))
-        self.pass_time(UNKNOWN_SECONDS, step=10)
+        self.assertEqual(2, len(report))
+        self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
         self.users["abc"] = ACCOUNT
         self.get()
         self.get(b"401 Unauthorized")
-        self.assertEqual(3, len(told))
+        self.assertEqual(3, len(report))
 
     def test_failures(self):
         """A failing API has not checked the token."""
@@ -138,8 +142,8 @@ class TokenTests(World):
 
     def test_how_often(self):
         """It is reviewed once an hour, and once a minute while its owner is unknown."""
-        for owner, seconds in (("", UNKNOWN_SECONDS), (ACCOUNT, KNOWN_SECONDS)):
-            self.pass_time(UNKNOWN_SECONDS, step=10)
+        for owner, seconds in (("", UNKNOWN_REVIEW_SECONDS), (ACCOUNT, REVIEW_SECONDS)):
+            self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)
             self.users["abc"] = owner
             self.reviewed.clear()
             self.get()

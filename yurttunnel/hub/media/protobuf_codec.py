@@ -8,9 +8,9 @@ from typing import Final
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import (
+    ICodec,
     IListReader,
     IListWriter,
-    IMedia,
     Item,
     IWatchReader,
     ListMeta,
@@ -25,7 +25,7 @@ from yurttunnel.hub.media.protobuf_objects import (
     decode_item,
     ends_initial_events,
     envelope,
-    is_held,
+    is_terminating,
     open_envelope,
 )
 from yurttunnel.kube.protobuf_fields import BadBody, encode_bytes, fields, tag, text
@@ -95,8 +95,8 @@ def _event_form(type: str, envelope: bytes) -> bytes:
     return len(event).to_bytes(LENGTH) + event
 
 
-@implementer(IMedia)
-class ProtobufMedia:
+@implementer(ICodec)
+class ProtobufCodec:
     """The codec for Kubernetes protobuf, for complete objects or only their metadata."""
 
     content_type = MEDIA_TYPE.encode()
@@ -119,9 +119,9 @@ class ProtobufMedia:
         type, message = open_envelope(body)
         return type, decode_item(message, transformed_type(type, self._transform))
 
-    def is_held(self, body: bytes, type: TypeMeta) -> bool:
+    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether a deleted item still exists."""
-        return is_held(body, type)
+        return is_terminating(body, type)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as a complete object."""

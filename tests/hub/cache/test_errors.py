@@ -27,12 +27,12 @@ from tests.hub.cache.caches import (
 from tests.hub.cache.test_store import CacheTestCase
 from tests.logged import logged_lines
 from yurttunnel.hub.cache import queue
-from yurttunnel.hub.cache.interfaces import CacheFailed, KeptDocument, Scope
-from yurttunnel.hub.cache.listed import READ_SECONDS
+from yurttunnel.hub.cache.cached_list import READ_TIMEOUT
+from yurttunnel.hub.cache.errors import CacheDamaged
+from yurttunnel.hub.cache.interfaces import CachedDocument, CacheFailed, Scope
 from yurttunnel.hub.cache.reading import Snapshot
-from yurttunnel.hub.cache.store import MOST_LISTED
-from yurttunnel.hub.cache.trouble import CacheDamaged
-from yurttunnel.hub.cache.writing import BARRIER, SLOW
+from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
+from yurttunnel.hub.cache.writer import BARRIER_SECONDS, SLOW_SECONDS
 from yurttunnel.hub.media.interfaces import ListMeta
 
 BODY = b"x" * 5_700
@@ -82,7 +82,7 @@ class SlowDiskTests(TroubleTestCase):
         self.cache.upsert(PODS, POD, item("a", 9))
         found = self.cache.get(PODS, "default", "a")
         self.clock.advance(0)
-        self.clock.advance(BARRIER - 0.01)
+        self.clock.advance(BARRIER_SECONDS - 0.01)
         self.assertNoResult(found)
         self.clock.advance(0.01)
         self.assertEqual("1", self.successResultOf(found).item.version)
@@ -93,7 +93,7 @@ class SlowDiskTests(TroubleTestCase):
         """A write that takes seconds is reported as a problem until it ends."""
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
-        self.clock.advance(SLOW)
+        self.clock.advance(SLOW_SECONDS)
         self.assertIsNone(self.cache.problem())
         self.clock.advance(0.1)
         self.assertIn("takes more than 5 s", self.cache.problem())
@@ -109,7 +109,7 @@ class SlowDiskTests(TroubleTestCase):
         self.clock.advance(1)
         for version in range(10, 1000):
             self.cache.upsert(PODS, POD, item("a", version, body=BODY))
-        self.assertLess(self.cache.stats.waiting, 10_000)
+        self.assertLess(self.cache.stats.queued, 10_000)
         before = self.cache.stats.written
         self.writer.release()
         self.assertEqual("999", self.get("a").item.version)
@@ -119,12 +119,12 @@ class SlowDiskTests(TroubleTestCase):
         """Over the limit the oldest changes are dropped, counted, logged and known to reads."""
         self.writer.release()
         self.stop()
-        self.start(most_waiting=100_000)
+        self.start(max_queued=100_000)
         self.assertTrue(self.read()[1])
         self.writer.holds = True
         for number in range(100):
             self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
-            self.assertLessEqual(self.cache.stats.waiting, 100_000)
+            self.assertLessEqual(self.cache.stats.queued, 100_000)
         self.assertEqual(84, self.cache.stats.dropped)
         self.assertEqual(1, self.said("were dropped"))
         self.writer.release()
@@ -139,14 +139,14 @@ class SlowDiskTests(TroubleTestCase):
         """Start a cache with little memory, and a disk that hangs."""
         self.writer.release()
         self.stop()
-        self.start(most_waiting=100_000, **options)
+        self.start(max_queued=100_000, **options)
         self.assertEqual({"a": "1"}, self.names())
         self.writer.holds = True
 
     def tell_a_change(self) -> None:
         """Report a pod from a watch that began at 100."""
         self.cache.upsert(PODS, POD, item("new", 150, body=BODY))
-        self.cache.see(ALL, "100", "150")
+        self.cache.advance(ALL, "100", "150")
 
     def drop_it(self) -> None:
         """Cause it to be dropped for changes of nodes."""
@@ -157,7 +157,7 @@ class SlowDiskTests(TroubleTestCase):
 
     def assert_lacking(self) -> None:
         """Assert that pods are incomplete, whatever is reported, until they are listed."""
-        self.cache.see(ALL, "100", "300")
+        self.cache.advance(ALL, "100", "300")
         self.clock.advance(1)
         for _ in range(2):
             self.assertIsNone(self.cache.problem())
@@ -196,7 +196,7 @@ class SlowDiskTests(TroubleTestCase):
         self.assertFalse(self.read()[1])
         tell_list(self.cache, [item("c", 90)], 300, token="more")
         self.assertEqual(({"c": "90"}, False), (self.names(), self.read()[1]))
-        self.cache.see(ALL, "300", "400")
+        self.cache.advance(ALL, "300", "400")
         self.assertTrue(self.read()[1])
 
     def test_dropped_before_a_list_that_is_cut(self) -> None:
@@ -211,7 +211,7 @@ class SlowDiskTests(TroubleTestCase):
 
     def test_dropped_before_a_list_that_waits(self) -> None:
         """Nor does a list that is queued already, behind writes that have overtaken it."""
-        self.patch(queue, "MOST_IN_LINE", 0)
+        self.patch(queue, "MAX_PENDING", 0)
         listing = self.begin_to_cut()
         self.tell_a_change()
         self.end_cutting(listing)
@@ -236,20 +236,20 @@ class SlowDiskTests(TroubleTestCase):
         """Cause accepted tokens to be dropped, while the disk accepts no writes."""
         self.writer.release()
         self.stop()
-        self.start(most_waiting=100_000)
+        self.start(max_queued=100_000)
         self.assertEqual({"a": "1"}, self.names())
         self.writer.holds = True
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
         for digest in digests:
-            self.cache.accept_token(digest, "owner", 1000.0)
+            self.cache.store_token(digest, "owner", 1000.0)
         for number in range(20):
             self.cache.upsert(PODS, POD, item(f"pod-{number:03}", 9, body=BODY))
 
     def test_a_token_that_was_dropped(self) -> None:
         """A token that was dropped for lack of room is written later, without another report."""
         self.drop_tokens(b"digest", b"refused")
-        self.cache.refuse_token(b"refused")
+        self.cache.delete_token(b"refused")
         self.writer.release()
         self.clock.advance(1)
         self.restart()
@@ -269,22 +269,22 @@ class SlowDiskTests(TroubleTestCase):
     def test_made_up_tokens(self) -> None:
         """Rejected tokens, of which anyone can make up any number, displace no queued write."""
         self.writer.release()
-        self.cache.accept_token(b"of an earlier run", "owner", 1000.0)
+        self.cache.store_token(b"of an earlier run", "owner", 1000.0)
         self.stop()
-        self.start(most_waiting=1_000_000)
+        self.start(max_queued=1_000_000)
         self.assertEqual({"a": "1"}, self.names())
         self.writer.holds = True
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
         self.cache.upsert(PODS, POD, item("b", 9))
         for number in range(5_000):
-            self.cache.refuse_token(b"made up %d" % number)
-        self.cache.refuse_token(b"of an earlier run")
+            self.cache.delete_token(b"made up %d" % number)
+        self.cache.delete_token(b"of an earlier run")
         self.assertIsNone(self.result(self.cache.token_owner(b"of an earlier run")))
-        self.assertLess(self.cache.stats.waiting, 2_000)
+        self.assertLess(self.cache.stats.queued, 2_000)
         self.writer.release()
         self.assertEqual({"a": "9", "b": "9"}, self.names())
-        self.assertEqual((0, 0), (self.cache.stats.dropped, self.cache.stats.waiting))
+        self.assertEqual((0, 0), (self.cache.stats.dropped, self.cache.stats.queued))
         self.restart()
         self.assertIsNone(self.result(self.cache.token_owner(b"of an earlier run")))
 
@@ -292,8 +292,8 @@ class SlowDiskTests(TroubleTestCase):
         """A token that was rejected while the disk hung, and then accepted, is known."""
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
-        self.cache.refuse_token(b"digest")
-        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.cache.delete_token(b"digest")
+        self.cache.store_token(b"digest", "owner", 1000.0)
         self.writer.release()
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
         self.restart()
@@ -303,17 +303,17 @@ class SlowDiskTests(TroubleTestCase):
         """A list that is larger than the memory for lists does not change anything."""
         self.writer.release()
         self.stop()
-        self.start(most_waiting=3_000_000)
+        self.start(max_queued=3_000_000)
         tell_list(self.cache, [item(f"pod-{n}", body=BODY * 30) for n in range(50)], 9)
         self.assertEqual({"a": "1"}, self.names())
-        self.assertEqual((1, 0), (self.cache.stats.refused, self.cache.stats.waiting))
+        self.assertEqual((1, 0), (self.cache.stats.refused, self.cache.stats.queued))
         self.assertEqual(1, self.said("is not kept: 4 MB"))
 
     def test_a_page_that_was_dropped(self) -> None:
         """A list with a dropped page removes nothing, and is not complete."""
         self.writer.release()
         self.stop()
-        self.start(most_waiting=100_000)
+        self.start(max_queued=100_000)
         self.assertEqual({"a": "1"}, self.names())
         self.writer.holds = True
         self.cache.upsert(PODS, POD, item("z", body=BODY))
@@ -355,14 +355,14 @@ class HangingDiskTests(TroubleTestCase):
         """All reads have a timeout, and so has the wait for a concurrent read of a list."""
         readings = [
             self.cache.get(PODS, "default", "a"),
-            self.cache.known_to(ALL),
+            self.cache.known_version(ALL),
             self.cache.document("", "/version", "application/json"),
             self.cache.token_owner(b"digest"),
-            self.cache.kept_events(1),
+            self.cache.stored_events(1),
             self.listed.read(),
-            *(self.cache.list(ALL) for _ in range(MOST_LISTED)),
+            *(self.cache.list(ALL) for _ in range(MAX_CONCURRENT_READS)),
         ]
-        self.clock.advance(READ_SECONDS - 0.1)
+        self.clock.advance(READ_TIMEOUT - 0.1)
         for each in readings:
             self.assertNoResult(each)
         self.clock.advance(0.1)
@@ -443,7 +443,7 @@ class SmallDiskTests(TroubleTestCase):
         for scope in (ALL, Scope(PODS._replace(client="app a"))):
             tell_list(self.cache, items, 6, scope)
         self.cache.upsert(PODS, POD, item("a", 9))
-        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.cache.store_token(b"digest", "owner", 1000.0)
         self.clock.advance(1)
         self.assertEqual(2, self.cache.stats.dropped)
         self.assertEqual(1, self.said("not kept: the cache"))
@@ -470,7 +470,7 @@ class SmallDiskTests(TroubleTestCase):
         self.assertIsNone(self.cache.problem())
         self.assertEqual("9", self.names()["pod-0"])
         self.assertEqual((True, 600), (self.read()[1], len(self.names())))
-        self.cache.see(Scope(NODES), "7", "8")
+        self.cache.advance(Scope(NODES), "7", "8")
         self.assertEqual(400, len(self.names(Scope(NODES))))
 
 
@@ -508,7 +508,7 @@ class BrokenDiskTests(TroubleTestCase):
         """A defective change is logged, and the others of its batch are written."""
         self.cache.upsert(PODS, POD, item("a", 1))
         self.cache.upsert(PODS, POD, item("b", 1, labels={"x": object()}))
-        self.cache.keep_document("", "/version", "json", KeptDocument("x", b"{}"))
+        self.cache.store_document("", "/version", "json", CachedDocument("x", b"{}"))
         self.cache.upsert(PODS, POD, item("c", 1))
         self.assertEqual(b"{}", self.result(self.cache.document("", "/version", "json")).body)
         self.assertEqual(1, len(self.flushLoggedErrors(TypeError)))
@@ -553,7 +553,7 @@ class DamageTests(TroubleTestCase):
     def test_tokens(self) -> None:
         """Accepted tokens are written to the new file, without another report."""
         self.start_with(self.good)
-        self.cache.accept_token(b"digest", "owner", 1000.0)
+        self.cache.store_token(b"digest", "owner", 1000.0)
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
         for path in self.directory.iterdir():
             path.unlink()

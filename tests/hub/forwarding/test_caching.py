@@ -21,11 +21,11 @@ from tests.hub.forwarding.world import (
     pod_list,
 )
 from tests.hub.request.tokens import service_account_token
-from yurttunnel.hub.forwarding import answers
-from yurttunnel.hub.forwarding.answers import LONGEST_VIEW
-from yurttunnel.hub.forwarding.behind import SLICE
+from yurttunnel.hub.forwarding import responses
+from yurttunnel.hub.forwarding.deferred_parse import SLICE
+from yurttunnel.hub.forwarding.responses import MAX_VIEW
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
-from yurttunnel.hub.request.requests import LONGEST_SELECTORS
+from yurttunnel.hub.request.requests import MAX_SELECTORS
 
 ACCOUNT = "system:serviceaccount:n:web"
 
@@ -137,34 +137,34 @@ class KeepingTests(World):
     def test_long_selections(self):
         """Results of very long field selectors that only the API can evaluate are not cached."""
         kept = {}
-        for length in (LONGEST_VIEW, LONGEST_VIEW + 1):
+        for length in (MAX_VIEW, MAX_VIEW + 1):
             view = "status.phase=".ljust(length, "x")
             self.list(pod("one"), target=f"{PODS}?fieldSelector={view}")
             kept[length] = self.kept_list(view=view)
-        self.assertEqual({LONGEST_VIEW: ["one"], LONGEST_VIEW + 1: None}, kept)
+        self.assertEqual({MAX_VIEW: ["one"], MAX_VIEW + 1: None}, kept)
 
     def test_long_selectors(self):
         """Results of very long selectors are forwarded, and not cached."""
-        for length, kept in ((LONGEST_SELECTORS + 1, None), (LONGEST_SELECTORS, ["one"])):
+        for length, kept in ((MAX_SELECTORS + 1, None), (MAX_SELECTORS, ["one"])):
             self.list(pod("one"), target=f"{PODS}?labelSelector={'x' * length}")
             self.assertEqual(kept, self.kept_list())
         self.assertEqual([200, 200], [status for status, _ in self.answered("GET", "GET")])
 
     def test_long(self):
-        """A list that is read behind its client is the same, compressed or not."""
+        """A list whose parsing is deferred is the same, compressed or not."""
         pods = [pod(f"pod-{number}", text="x" * (SLICE // 2)) for number in range(3)]
         body = json.dumps(pod_list(*pods)).encode()
         packed = gzip.compress(body, 0)
         gzipped = b"Content-Encoding: gzip"
         for number, sent, fields in ((1, body, ()), (2, packed, (gzipped,))):
-            self.cache.forget(lambda component: False)
+            self.cache.evict(lambda component: False)
             self.ask(PODS, KUBELET, JSON)
             self.answer_json(sent, b"200 OK", -1, *fields)
             self.assertEqual((200, sent), self.answered(*number * ["GET"])[-1])
             self.assertEqual(["pod-0", "pod-1", "pod-2"], sorted(self.kept_list()))
 
     def test_long_that_breaks_off(self):
-        """Nothing is cached of a list that is aborted while it is read behind its client."""
+        """Nothing is cached of a list that is aborted before it was parsed."""
         pods = [pod(f"pod-{number}", text="x" * (SLICE // 2)) for number in range(3)]
         body = json.dumps(pod_list(*pods)).encode()
         self.ask(PODS, KUBELET, JSON)
@@ -206,7 +206,7 @@ class KeepingTests(World):
         self.answer_json(b'{"items": [{"secret": }]}')
         self.assertEqual((200, b'{"items": [{"secret": }]}'), self.answered("GET", "GET")[1])
         self.assertEqual(["one"], self.kept_list())
-        self.assertEqual(1, self.answers.unreadable)
+        self.assertEqual(1, self.responses.unreadable)
         self.assertIn("cannot be cached", self.lines[-1])
         self.assertNotIn("secret", self.lines[-1])
 
@@ -418,7 +418,7 @@ class KeepingTests(World):
         self.ask(ONE, KUBELET, JSON, method=b"HEAD")
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
         self.assertEqual("1", self.kept("one"))
-        self.assertEqual(0, self.answers.unreadable)
+        self.assertEqual(0, self.responses.unreadable)
 
 
 class DocumentTests(World):
@@ -428,7 +428,7 @@ class DocumentTests(World):
 
     def setUp(self):
         """Allow a few of them."""
-        self.patch(answers, "MOST_OF_DOCUMENTS", 4000)
+        self.patch(responses, "MAX_BUFFERED_DOCUMENTS", 4000)
         super().setUp()
         self.users["abc"] = ACCOUNT
 

@@ -13,11 +13,11 @@ class SendingTests(OfflineTestCase):
     def keep_events(self, count):
         """Store some Events."""
         for n in range(count):
-            self.cache.keep_event(f"/{n}", "application/json", b"{}", "token" if n else "")
+            self.cache.store_event(f"/{n}", "application/json", b"{}", "token" if n else "")
 
     def kept(self):
         """Return the remaining Events."""
-        return [event.path for event in self.successResultOf(self.cache.kept_events(999))]
+        return [event.path for event in self.successResultOf(self.cache.stored_events(999))]
 
     def pass_seconds(self, seconds):
         """Advance the clock."""
@@ -139,13 +139,13 @@ class SendingTests(OfflineTestCase):
     def test_a_full_disk(self):
         """An Event that the cache cannot delete is not sent again."""
         self.keep_events(50)
-        forget = self.cache.drop_event
-        self.patch(self.cache, "drop_event", lambda id: None)
+        forget = self.cache.delete_event
+        self.patch(self.cache, "delete_event", lambda id: None)
         self.connectivity.change(True)
         self.pass_seconds(200)
         self.assertEqual([f"/{n}" for n in range(50)], [event.path for event in self.sent])
-        self.cache.drop_event = forget
-        self.cache.keep_event("/next", "application/json", b"{}", "")
+        self.cache.delete_event = forget
+        self.cache.store_event("/next", "application/json", b"{}", "")
         self.pass_seconds(70)
         self.assertEqual("/next", self.sent[-1].path)
         self.assertEqual(51, len(self.sent))

@@ -23,7 +23,7 @@ from yurttunnel.pki.issuer import NotIssued
 from yurttunnel.tunnel.reactor import IReactor
 
 
-class Joining:
+class Bootstrap:
     """Finds the cluster's authorities, and the credentials for requesting the first certificate.
 
     The credentials are the last bootstrap token, or the kubelet's certificate. In the mode for the
@@ -41,7 +41,7 @@ class Joining:
         self._authorities = authorities
         self._token = settings.token
         # The servers whose last attempt used the token.
-        self._asked_with_token: set[str] = set()
+        self._tried_with_token: set[str] = set()
 
     @property
     def is_possible(self) -> bool:
@@ -57,20 +57,20 @@ class Joining:
     def take_token(self, token: BootstrapToken) -> None:
         """Join with this token."""
         self._token = token
-        self._asked_with_token.clear()
+        self._tried_with_token.clear()
 
     async def credentials(self, server: str) -> FileCredentials:
         """Return the credentials for the API server at the URL ``server``; load the authorities.
 
         Raises :class:`NotIssued` if something is missing.
         """
-        if self._is_turn_of_kubelet(server):
-            return self._of_kubelet()
+        if self._uses_kubelet(server):
+            return self._kubelet_credentials()
         token = self._token or await self._token_in_file()
         await self._find_authorities(server, token)
         return FileCredentials(token=token.bearer)
 
-    def joined(self) -> None:
+    def remove_credentials(self) -> None:
         """Remove the credentials: the certificate and the authorities are stored."""
         self._token = None
         file = self._settings.file
@@ -90,19 +90,19 @@ class Joining:
         else:
             self._log.info("{file} is removed: the node has joined", file=file)
 
-    def _is_turn_of_kubelet(self, server: str) -> bool:
+    def _uses_kubelet(self, server: str) -> bool:
         settings = self._settings
         if settings.mode is not BootstrapMode.KUBELET_CERTIFICATE:
             return False
         if self._token is None:
             return True
-        if server in self._asked_with_token and os.path.exists(settings.kubelet_certificate):
-            self._asked_with_token.remove(server)
+        if server in self._tried_with_token and os.path.exists(settings.kubelet_certificate):
+            self._tried_with_token.remove(server)
             return True
-        self._asked_with_token.add(server)
+        self._tried_with_token.add(server)
         return False
 
-    def _of_kubelet(self) -> FileCredentials:
+    def _kubelet_credentials(self) -> FileCredentials:
         settings = self._settings
         pem = ReloadedFile(settings.kubelet_certificate)
         try:

@@ -13,7 +13,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 from yurttunnel.hub.interfaces import IConnectivity
-from yurttunnel.hub.media.interfaces import IMedia, TypeMeta
+from yurttunnel.hub.media.interfaces import ICodec, TypeMeta
 
 BOOKMARK_SECONDS = 60.0
 """The interval of bookmarks in seconds, the same as the API's (``defaultBookmarkFrequency`` of
@@ -27,27 +27,27 @@ _TICK_OF_RETURN = 0.05
 
 
 @dataclass(eq=False, slots=True)
-class ParkedWatch:
+class OpenWatch:
     """An open watch; times are those of the clock.
 
     ``type`` is the type of bookmarks, ``None`` for a watch without bookmarks.
     """
 
     exchange: IExchange
-    media: IMedia
+    codec: ICodec
     version: str
     ends_at: float
     type: TypeMeta | None = None
     bookmark_at: float = 0.0
 
 
-class ParkedWatches:
+class OpenWatches:
     """All open watches, with one timer while there are any."""
 
     def __init__(self, clock: IReactorTime, connectivity: IConnectivity) -> None:
         self._clock = clock
         self._connectivity = connectivity
-        self._watches: dict[ParkedWatch, None] = {}
+        self._watches: dict[OpenWatch, None] = {}
         self._timer: IDelayedCall | None = None
         connectivity.on_change(self._connectivity_changed)
 
@@ -55,7 +55,7 @@ class ParkedWatches:
         """Return the number of watches."""
         return len(self._watches)
 
-    def park(self, watch: ParkedWatch) -> None:
+    def add(self, watch: OpenWatch) -> None:
         """Keep a watch open whose response has begun."""
         if self._connectivity.online:
             # The cloud became reachable while the first events were sent.
@@ -89,7 +89,7 @@ class ParkedWatches:
             self._timer.cancel()
         self._schedule()
 
-    def _end_within(self, watch: ParkedWatch, seconds: float) -> None:
+    def _end_within(self, watch: OpenWatch, seconds: float) -> None:
         watch.ends_at = min(watch.ends_at, self._clock.seconds() + seconds)
 
     def _schedule(self) -> None:
@@ -104,6 +104,6 @@ class ParkedWatches:
                 watch.exchange.finish()
             elif watch.type is not None and watch.bookmark_at <= now:
                 watch.bookmark_at = now + BOOKMARK_SECONDS
-                watch.exchange.write(watch.media.bookmark(watch.type, watch.version, False))
+                watch.exchange.write(watch.codec.bookmark(watch.type, watch.version, False))
         if self._watches:
             self._schedule()

@@ -13,40 +13,40 @@ from twisted.logger import Logger
 from yurttunnel.hub.cache.clients import KUBELET, IsGuest
 from yurttunnel.hub.cache.connection import Connect
 from yurttunnel.hub.cache.database import Contents, Database
+from yurttunnel.hub.cache.errors import CacheDamaged, LimitReached
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
-from yurttunnel.hub.cache.trouble import BoundReached, CacheDamaged
-from yurttunnel.hub.cache.writes import Done, Write
+from yurttunnel.hub.cache.writes import Write, WriteResult
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.threads import Jobs
 from yurttunnel.ops.timeouts import fired_within
 
-COLLECTED = 0.05
+BATCH_SECONDS = 0.05
 """How long changes are collected, in seconds; a process that is killed may lose that much."""
 
-BARRIER = 2.0
+BARRIER_SECONDS = 2.0
 """How long a read waits for earlier writes, in seconds."""
 
-FLUSH = 5.0
+FLUSH_SECONDS = 5.0
 """How long shutdown waits for the queues, in seconds."""
 
-SLOW = 5.0
+SLOW_SECONDS = 5.0
 """The duration in seconds after which a write in progress is reported as a problem."""
 
-_PERIOD = 60.0
+_TEST_INTERVAL = 60.0
 """The interval, in seconds, at which the file is tested while nothing is queued."""
 
-_CLOSE = 2.0
+_CLOSE_SECONDS = 2.0
 """How long shutdown waits for the current write, and for closing the file, in seconds."""
 
 
-class Writing:
+class Writer:
     """Writes its queues in batches and in order, in a thread.
 
-    The queue for data of ``guests`` is separate, and has half as much memory as ``most_waiting``,
+    The queue for data of ``guests`` is separate, and has half as much memory as ``max_queued``,
     so it displaces nothing of the node's ``own``. ``on_opened`` is called after each new
     connection, because the file may be another one; ``on_written`` is called when the queues are
     empty.
@@ -60,8 +60,8 @@ class Writing:
         path: Path,
         thread: Jobs,
         connect: Connect,
-        most_bytes: int,
-        most_waiting: int,
+        max_bytes: int,
+        max_queued: int,
         is_guest: IsGuest,
         on_opened: Callable[[], object],
         on_written: Callable[[], object],
@@ -69,31 +69,31 @@ class Writing:
         self._clock = clock
         self._path = path
         self._thread = thread
-        self._database = Database(path, connect, most_bytes, is_guest)
+        self._database = Database(path, connect, max_bytes, is_guest)
         self._is_guest = is_guest
         self._on_opened = on_opened
         self._on_written = on_written
         self._warnings = RateLimitedLog(clock, self._log)
         self._loop = Reconciler(
             clock,
-            _PERIOD,
+            _TEST_INTERVAL,
             "writing the cache",
             self._write_waiting,
-            settle=COLLECTED,
+            settle=BATCH_SECONDS,
             backoff=Backoff(),
-            finish=_CLOSE,
+            finish=_CLOSE_SECONDS,
         )
         self._is_open = False
         self._opening: list[Deferred[None]] = []
         self._damage: CacheDamaged | None = None
         self._problem: CacheFailed | None = None
         # Why data of the node's own was dropped in the last complete write.
-        self._given_up: CacheFailed | None = None
-        self._since: float | None = None
+        self._drop_reason: CacheFailed | None = None
+        self._write_began: float | None = None
         self._resumes_at = 0.0
-        told = self._loop.trigger, self._dropped
-        self.own = WriteQueue(most_waiting, *told, lambda client: not is_guest(client))
-        self.guests = WriteQueue(most_waiting // 2, *told, is_guest)
+        callbacks = self._loop.trigger, self._dropped
+        self.own = WriteQueue(max_queued, *callbacks, lambda client: not is_guest(client))
+        self.guests = WriteQueue(max_queued // 2, *callbacks, is_guest)
         self._queues = (self.own, self.guests)
         self.stats = CacheStats()
         self.opened = 0
@@ -106,27 +106,27 @@ class Writing:
         """Open the file."""
         self._loop.startService()
 
-    def bound(self, most_bytes: int) -> None:
+    def set_limit(self, max_bytes: int) -> None:
         """Change the limit of the file, after the current write."""
-        _ = self._thread.run(partial(self._database.bound, most_bytes))
+        _ = self._thread.run(partial(self._database.set_limit, max_bytes))
 
-    async def stop(self, let_go: Callable[[], Deferred[None]]) -> None:
-        """Write the queues, within :data:`FLUSH`, and close the file.
+    async def stop(self, close_readers: Callable[[], Deferred[None]]) -> None:
+        """Write the queues, within :data:`FLUSH_SECONDS`, and close the file.
 
-        ``let_go`` closes the other connections before: the last connection to close moves the log
-        into the file.
+        ``close_readers`` closes the other connections before: the last connection to close moves
+        the log into the file.
         """
-        await self.settled(*self._queues, seconds=FLUSH)
+        await self.flushed(*self._queues, seconds=FLUSH_SECONDS)
         await self._loop.stopService()
         if any(queue.is_busy or queue.has_postponed for queue in self._queues):
             self._log.error(
                 "The last changes were not kept within {seconds:g} s: the cache {path} has what"
                 " was there before",
-                seconds=FLUSH,
+                seconds=FLUSH_SECONDS,
                 path=self._path,
             )
-        await fired_within(self._clock, _CLOSE, let_go())
-        await fired_within(self._clock, _CLOSE, self._thread.run(self._database.close))
+        await fired_within(self._clock, _CLOSE_SECONDS, close_readers())
+        await fired_within(self._clock, _CLOSE_SECONDS, self._thread.run(self._database.close))
         self._thread.end()
         self._is_open = False
 
@@ -139,23 +139,23 @@ class Writing:
         """Return the queue of a client."""
         return self.guests if self._is_guest(client) else self.own
 
-    async def settled(self, *queues: WriteQueue, seconds: float = BARRIER) -> bool:
+    async def flushed(self, *queues: WriteQueue, seconds: float = BARRIER_SECONDS) -> bool:
         """Wait until all earlier writes in the queues are done, for at most ``seconds``.
 
         Return whether they are; return ``False`` at once while there is a problem with writing.
         """
         if self._is_open and not any(queue.is_busy for queue in queues):
             return True
-        if self._trouble() is not None:
+        if self._write_problem() is not None:
             return False
         self._loop.trigger(at_once=True)
-        marks = DeferredList(map(self._mark, queues))
+        marks = DeferredList(map(self._barrier, queues))
         return await fired_within(self._clock, seconds, marks)
 
     def problem(self) -> str | None:
         """Return why nothing can be written, or why data of the node's own was dropped."""
-        trouble = self._trouble()
-        return trouble if self._given_up is None else trouble or str(self._given_up)
+        problem = self._write_problem()
+        return problem if self._drop_reason is None else problem or str(self._drop_reason)
 
     def event_problem(self, queue: WriteQueue) -> str | None:
         """Return why no Event can be stored by way of a queue."""
@@ -163,35 +163,40 @@ class Writing:
             return f"the cache {self._path} has no room for those that were taken before"
         return self.problem()
 
-    def _trouble(self) -> str | None:
+    def _write_problem(self) -> str | None:
         """Return why nothing can be written."""
         if self._problem is not None:
             return str(self._problem)
-        if self._since is not None and self._clock.seconds() - self._since > SLOW:
-            return f"the cache {self._path}: a write takes more than {SLOW:g} s: see its disk"
+        if (
+            self._write_began is not None
+            and self._clock.seconds() - self._write_began > SLOW_SECONDS
+        ):
+            return (
+                f"the cache {self._path}: a write takes more than {SLOW_SECONDS:g} s: see its disk"
+            )
         return None
 
-    def found_damaged(self, damage: CacheDamaged, opened: int) -> None:
+    def report_damage(self, damage: CacheDamaged, opened: int) -> None:
         """Record that a reader found damage; ``opened`` is the number of the opened file."""
         if opened == self.opened:
             self._damage = damage
             self._loop.trigger(at_once=True)
 
-    def _mark(self, queue: WriteQueue) -> Deferred[None]:
+    def _barrier(self, queue: WriteQueue) -> Deferred[None]:
         if queue.is_busy or self._is_open:
-            return queue.mark()
+            return queue.barrier()
         opened: Deferred[None] = Deferred()
         self._opening.append(opened)
         return opened
 
     async def _write_waiting(self) -> bool:
-        given_up = self._given_up
+        drop_reason = self._drop_reason
         self._resume()
         try:
             try:
                 await self._write_all()
             except CacheDamaged as damage:
-                await self._begin_anew(damage)
+                await self._recreate(damage)
                 await self._write_all()
             # This may queue writes that were dropped before; there may be no later opportunity.
             self._on_written()
@@ -200,16 +205,16 @@ class Writing:
             self._is_open = False
             self._fail(failure)
             return False
-        if self._given_up is given_up:
-            self._given_up = None
-        self._go_on()
+        if self._drop_reason is drop_reason:
+            self._drop_reason = None
+        self._recovered()
         return True
 
     def _resume(self) -> None:
         """Retry postponed writes from time to time, because there may be room now."""
         now = self._clock.seconds()
         if now >= self._resumes_at:
-            self._resumes_at = now + _PERIOD
+            self._resumes_at = now + _TEST_INTERVAL
             for queue in self._queues:
                 queue.resume()
 
@@ -234,43 +239,43 @@ class Writing:
 
     async def _write(self, queue: WriteQueue) -> None:
         writes = queue.take()
-        refused = await self._refused(queue, writes)
+        refused = await self._try_write(queue, writes)
         if refused is None:
             return
         number = sum(write.size > 0 for write in writes)
         if number == 1:
-            self._give_up(queue, refused)
+            self._drop(queue, refused)
             return
         # Writes behind one that does not fit may fit, or make room.
         queue.put_back()
         while number > 0 and queue:
             alone = queue.take(1)
             number -= sum(write.size > 0 for write in alone)
-            refused = await self._refused(queue, alone)
+            refused = await self._try_write(queue, alone)
             if refused is not None:
-                self._give_up(queue, refused)
+                self._drop(queue, refused)
 
-    async def _refused(self, queue: WriteQueue, writes: list[Write]) -> CacheFailed | None:
+    async def _try_write(self, queue: WriteQueue, writes: list[Write]) -> CacheFailed | None:
         """Do the taken writes; return the error if there is no room for them."""
         of_guests = queue is self.guests
-        self._since = self._clock.seconds()
+        self._write_began = self._clock.seconds()
         try:
             written = await self._thread.run(partial(self._database.write, writes, of_guests))
         except BaseException:
             queue.put_back()
             raise
         finally:
-            self._since = None
+            self._write_began = None
         self._count(written.contents)
         self.stats.count(written.done)
-        self._say_gone(written.done)
+        self._log_evictions(written.done)
         for defect in written.defects:
             self._log.failure("Defect: a change cannot be written to the cache", defect)
         if written.refused is None:
             queue.done()
         return written.refused
 
-    def _give_up(self, queue: WriteQueue, refused: CacheFailed) -> None:
+    def _drop(self, queue: WriteQueue, refused: CacheFailed) -> None:
         """Drop the single taken write, so that its collections become incomplete.
 
         Changes of the node's own clients wait for a higher limit instead, unless a later write
@@ -279,18 +284,18 @@ class Writing:
         if queue.postpone():
             return
         own = queue is self.own
-        if own and isinstance(refused, BoundReached) and queue.has_to_wait(refused.most):
+        if own and isinstance(refused, LimitReached) and queue.should_wait(refused.max_bytes):
             queue.put_back()
             raise refused
-        clients = queue.give_up()
+        clients = queue.drop_taken()
         self.stats.dropped += 1
-        if isinstance(refused, BoundReached):
+        if isinstance(refused, LimitReached):
             if queue is self.guests:
-                self._say_no_room()
+                self._log_no_room()
                 return
             refused = refused.needed_by(clients or {KUBELET})
         if queue is self.own:
-            self._given_up = refused
+            self._drop_reason = refused
         self._warnings.warn(
             "A list, or changes, for {clients} are not kept: {reason}; until the next list,"
             " offline requests may get no or outdated objects",
@@ -298,8 +303,8 @@ class Writing:
             reason=refused,
         )
 
-    def _say_gone(self, done: Sequence[Done]) -> None:
-        for client in (client for each in done for client in each.forgotten):
+    def _log_evictions(self, done: Sequence[WriteResult]) -> None:
+        for client in (client for each in done for client in each.evicted):
             # Any client can create and displace guests, with new names.
             info = self._warnings.info if self._is_guest(client) else self._log.info
             info(
@@ -319,7 +324,7 @@ class Writing:
     def _count(self, contents: Contents) -> None:
         self.stats.size, self.stats.clients, self.log_size = contents
 
-    async def _begin_anew(self, damage: CacheDamaged) -> None:
+    async def _recreate(self, damage: CacheDamaged) -> None:
         self._is_open = False
         aside = await self._thread.run(self._database.set_aside)
         self._damage = None
@@ -339,12 +344,12 @@ class Writing:
             )
         self._problem = failure
 
-    def _go_on(self) -> None:
+    def _recovered(self) -> None:
         if self._problem is not None:
             self._log.info("The cache {path} is written again", path=self._path)
         self._problem = None
 
-    def _say_no_room(self) -> None:
+    def _log_no_room(self) -> None:
         self._warnings.warn(
             "A list, or changes, for a client that is not one of the node's own are not kept: the"
             " cache {path} is full: raise --cache-max-bytes",

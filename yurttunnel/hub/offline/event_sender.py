@@ -11,7 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
 from twisted.logger import Logger
 
-from yurttunnel.hub.cache.interfaces import CacheFailed, ICache, KeptEvent
+from yurttunnel.hub.cache.interfaces import CacheFailed, ICache, StoredEvent
 from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
@@ -23,14 +23,14 @@ SPACING = 0.2
 SEND_SECONDS = 10.0
 """The timeout of one Event in seconds."""
 
-TRIES = 5
+MAX_ATTEMPTS = 5
 """The number of failures after which an Event is skipped; with the pauses this takes a minute."""
 
-_AT_ONCE = 20
+_BATCH_SIZE = 20
 _PERIOD = 60.0
 _BACKOFF = (2.0, 60.0)
 
-Send = Callable[[KeptEvent], Deferred[int | None]]
+Send = Callable[[StoredEvent], Deferred[int | None]]
 """Sends an Event, with its token or as the node.
 
 Returns the status of the response; ``None`` if no API server has responded.
@@ -40,8 +40,8 @@ Returns the status of the response; ``None`` if no API server has responded.
 class EventSender(MultiService):
     """Sends Events in their order, as long as there are any and an API server responds.
 
-    An Event that fails :data:`TRIES` times is skipped, so it does not block the others. Once the
-    API has responded to another Event, the skipped ones get a last attempt: the API itself is
+    An Event that fails :data:`MAX_ATTEMPTS` times is skipped, so it does not block the others. Once
+    the API has responded to another Event, the skipped ones get a last attempt: the API itself is
     working. ``sent`` and ``dropped`` are counters; Events that the API rejects are dropped.
     """
 
@@ -61,7 +61,7 @@ class EventSender(MultiService):
         # Events that the cache may still have: it cannot delete them while the disk is full.
         self._done: set[int] = set()
         self._failures: Counter[int] = Counter()
-        self._passed_over: set[int] = set()
+        self._skipped: set[int] = set()
         self._loop = Reconciler(
             clock,
             _PERIOD,
@@ -82,10 +82,10 @@ class EventSender(MultiService):
         while self._connectivity.online:
             events = await self._next()
             if not events:
-                if not self._passed_over:
+                if not self._skipped:
                     break
                 # No Event is left to show whether these Events or the API are at fault: retry all.
-                self._passed_over.clear()
+                self._skipped.clear()
                 self._failures.clear()
                 return False
             for event in events:
@@ -96,18 +96,18 @@ class EventSender(MultiService):
                 await deferLater(self._clock, SPACING)
         return True
 
-    async def _next(self) -> list[KeptEvent]:
+    async def _next(self) -> list[StoredEvent]:
         """Return the oldest Events to be sent; those that are done or skipped are older."""
-        behind = len(self._done) + len(self._passed_over)
-        events = await self._cache.kept_events(_AT_ONCE + behind)
+        behind = len(self._done) + len(self._skipped)
+        events = await self._cache.stored_events(_BATCH_SIZE + behind)
         self._done.intersection_update(event.id for event in events)
         return [
             event
             for event in events
-            if event.id not in self._done and event.id not in self._passed_over
+            if event.id not in self._done and event.id not in self._skipped
         ]
 
-    async def _send_one(self, event: KeptEvent) -> bool:
+    async def _send_one(self, event: StoredEvent) -> bool:
         try:
             status = await self._send(event).addTimeout(SEND_SECONDS, self._clock)
         except TimeoutError:
@@ -127,27 +127,27 @@ class EventSender(MultiService):
             self._forget(event)
         else:
             self._drop(event, f"the Kubernetes API answered {status}")
-        self._passed_over.clear()
+        self._skipped.clear()
         return True
 
-    def _failed(self, event: KeptEvent) -> bool:
+    def _failed(self, event: StoredEvent) -> bool:
         """Count a failure; return whether the next Event may be sent without a pause."""
         self._failures[event.id] += 1
-        if self._failures[event.id] > TRIES:
+        if self._failures[event.id] > MAX_ATTEMPTS:
             self._drop(event, "the Kubernetes API fails on it, and not on others")
             return True
-        if self._failures[event.id] == TRIES:
-            self._passed_over.add(event.id)
+        if self._failures[event.id] == MAX_ATTEMPTS:
+            self._skipped.add(event.id)
         return False
 
-    def _drop(self, event: KeptEvent, why: str) -> None:
+    def _drop(self, event: StoredEvent, why: str) -> None:
         self.dropped += 1
         self._warnings.warn(
             "An event of the outage is lost ({path}): {why}", path=event.path, why=why
         )
         self._forget(event)
 
-    def _forget(self, event: KeptEvent) -> None:
+    def _forget(self, event: StoredEvent) -> None:
         self._failures.pop(event.id, None)
         self._done.add(event.id)
-        self._cache.drop_event(event.id)
+        self._cache.delete_event(event.id)

@@ -16,10 +16,10 @@ from yurttunnel.http.bearer import MAX_TOKEN
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.cache.selectors import PODS
+from yurttunnel.hub.offline.failures import OfflineFailures
 from yurttunnel.hub.offline.lookup import KUBELET, number
 from yurttunnel.hub.offline.owners import NODE, Owners
 from yurttunnel.hub.offline.placeholder import LIFETIME, PlaceholderTokens
-from yurttunnel.hub.offline.refusals import Refusals
 from yurttunnel.hub.offline.token_bodies import (
     TokenRequest,
     service_account_of,
@@ -36,7 +36,7 @@ GROUP = "authentication.k8s.io"
 _VERSION = f"{GROUP}/v1"
 
 
-class TokenQuestions:
+class TokenResponder:
     """Serves these requests; ``placeholders`` are ``None`` if none are issued."""
 
     def __init__(
@@ -44,13 +44,13 @@ class TokenQuestions:
         cache: ICache,
         policy: Policy,
         owners: Owners,
-        refusals: Refusals,
+        failures: OfflineFailures,
         placeholders: PlaceholderTokens | None,
     ) -> None:
         self._cache = cache
         self._policy = policy
         self._owners = owners
-        self._refusals = refusals
+        self._failures = failures
         self._placeholders = placeholders
 
     async def review(self, call: HubCall, body: bytes) -> None:
@@ -62,14 +62,14 @@ class TokenQuestions:
         try:
             question = token_review(_content_type(call), body)
         except BadBody as error:
-            _refuse("TokenReview", error)
+            _reject("TokenReview", error)
         # A longer token was never accepted here, and must not be remembered.
         can_be_known = 0 < len(question.token) <= MAX_TOKEN
         owner = await self._owners.accepted(question.token) if can_be_known else None
         if owner is None or not owner.startswith(SERVICE_ACCOUNT) or question.audiences:
             status: dict[str, object] = {
                 "authenticated": False,
-                "error": str(self._refusals.unauthorized("this token is not known here")),
+                "error": str(self._failures.unauthorized("this token is not known here")),
             }
         else:
             status = {
@@ -84,14 +84,14 @@ class TokenQuestions:
         The API has the same rule: a node gets tokens only for pods that it runs (NodeRestriction).
         """
         if self._placeholders is None:
-            raise self._refusals.not_written(call.request)
+            raise self._failures.not_written(call.request)
         try:
             question = token_request(_content_type(call), body)
         except BadBody as error:
-            _refuse("TokenRequest", error)
+            _reject("TokenRequest", error)
         request = call.request
         if await self._account_of(request.namespace, question.pod) != request.name:
-            raise self._refusals.not_running(request, question.pod)
+            raise self._failures.not_running(request, question.pod)
         token, expires = self._placeholders.issue(
             request.namespace, request.name, question.audiences
         )
@@ -116,7 +116,7 @@ class TokenQuestions:
         return accounts[max(accounts)] if accounts else None
 
 
-def is_review(request: ApiRequest) -> bool:
+def is_token_review(request: ApiRequest) -> bool:
     """Return whether a request creates a TokenReview."""
     resource = request.resource
     return (
@@ -126,7 +126,7 @@ def is_review(request: ApiRequest) -> bool:
     )
 
 
-def is_request(request: ApiRequest) -> bool:
+def is_token_request(request: ApiRequest) -> bool:
     """Return whether a request creates a token of a service account."""
     resource = request.resource
     return (
@@ -154,8 +154,8 @@ def _respond(
     status: Mapping[str, object],
 ) -> None:
     """Respond in JSON, which clients that send protobuf accept, too."""
-    answer = {"kind": kind, "apiVersion": _VERSION, "metadata": metadata}
-    body = json.dumps({**answer, "spec": spec, "status": status}).encode()
+    review = {"kind": kind, "apiVersion": _VERSION, "metadata": metadata}
+    body = json.dumps({**review, "spec": spec, "status": status}).encode()
     call.exchange.respond(201, [(b"Content-Type", b"application/json")], body)
 
 
@@ -163,5 +163,5 @@ def _content_type(call: HubCall) -> bytes:
     return b"".join(call.exchange.head.values(b"content-type")[:1])
 
 
-def _refuse(kind: str, error: BadBody) -> NoReturn:
+def _reject(kind: str, error: BadBody) -> NoReturn:
     raise RequestFailed(400, f"the body is no {kind}: {error}") from None

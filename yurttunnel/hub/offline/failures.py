@@ -10,33 +10,33 @@ RETRY_AFTER = 1
 k8s.io/client-go rest/request.go): with a longer value, the kubelet and users would wait minutes."""
 
 
-class Refusals:
+class OfflineFailures:
     """Creates the failures of one node."""
 
     def __init__(self, node_name: str) -> None:
         self._node = node_name
-        self._away = f"node {node_name} cannot reach the Kubernetes API"
-        self.partial = f"{self._away}: this is what its kubelet knows, and may be a part"
+        self._unreachable = f"node {node_name} cannot reach the Kubernetes API"
+        self.partial = f"{self._unreachable}: this is what its kubelet knows, and may be a part"
         """The warning for users who get the kubelet's data."""
 
     def unauthorized(self, why: str) -> ApiFailure:
         """Return the failure of a request that is not authenticated."""
-        return ApiFailure(401, f"Unauthorized: {self._away}, and {why}")
+        return ApiFailure(401, f"Unauthorized: {self._unreachable}, and {why}")
 
     def unavailable(self, what: str, retry: bool = True) -> ApiFailure:
         """Return the failure of a request that needs the API; ``retry`` makes clients retry."""
-        text = f"{self._away}: {what}"
+        text = f"{self._unreachable}: {what}"
         return ApiFailure(503, text, retry_after=RETRY_AFTER if retry else None)
 
     def not_written(self, request: ApiRequest) -> ApiFailure:
         """Return the failure of a write."""
         return self.unavailable(f"{request.verb} of {_named(request)} was not done")
 
-    def for_the_cloud(self, request: ApiRequest) -> ApiFailure:
+    def cloud_only(self, request: ApiRequest) -> ApiFailure:
         """Return the failure of a request that only the API, or a node through it, can serve."""
         return self.unavailable(f"{request.verb} of {_named(request)} is for when it is back")
 
-    def not_kept(self, request: ApiRequest, component: str) -> ApiFailure:
+    def not_cached(self, request: ApiRequest, component: str) -> ApiFailure:
         """Return the failure of a request whose responses are not cached."""
         return self.unavailable(
             f"what it answers to {component or 'clients without a User-Agent'} about"
@@ -45,7 +45,7 @@ class Refusals:
 
     def not_found(self, request: ApiRequest) -> ApiFailure:
         """Return the failure for an object that did not exist when the API was last reachable."""
-        text = f"{_named(request)} not found when it was last known; {self._away}"
+        text = f"{_named(request)} not found when it was last known; {self._unreachable}"
         return ApiFailure(404, text, details=_details(request))
 
     def not_seen(self, request: ApiRequest) -> ApiFailure:
@@ -57,7 +57,7 @@ class Refusals:
         what = _qualified(request.resource)
         if request.namespace:
             what += f" of namespace {request.namespace}"
-        text = f"{what} were never listed by this client with such a selection; {self._away}"
+        text = f"{what} were never listed by this client with such a selection; {self._unreachable}"
         return ApiFailure(404, text, details=_details(request))
 
     def already_exists(self, request: ApiRequest, name: str) -> ApiFailure:
@@ -77,14 +77,14 @@ class Refusals:
         """Return the failure for a list that cannot be continued, and has to start again."""
         return ApiFailure(410, f"{why}: begin the list anew")
 
-    def too_new(self, asked: str, known: str) -> ApiFailure:
+    def too_new(self, requested: str, known: str) -> ApiFailure:
         """Return the failure for a requested version that is newer than the cached one.
 
         It has the API's wording, after which clients request any version instead
         (``NewTooLargeResourceVersionError`` of k8s.io/apimachinery pkg/api/errors).
         """
         cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
-        text = f"Too large resource version: {asked}, current: {known}"
+        text = f"Too large resource version: {requested}, current: {known}"
         return ApiFailure(504, text, "Timeout", {"causes": [cause]}, RETRY_AFTER)
 
     def not_acceptable(self) -> ApiFailure:

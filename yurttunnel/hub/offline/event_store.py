@@ -19,11 +19,11 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache import events as queue
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.interfaces import IConnectivity
-from yurttunnel.hub.media.forms import media_for
+from yurttunnel.hub.media.codecs import codec_for
+from yurttunnel.hub.offline.failures import OfflineFailures
 from yurttunnel.hub.offline.owners import NODE
 from yurttunnel.hub.offline.placeholder import PlaceholderTokens
-from yurttunnel.hub.offline.refusals import Refusals
-from yurttunnel.hub.request.accept import media_of
+from yurttunnel.hub.request.accept import encoding_of
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import ApiRequest, Form, HubCall
 from yurttunnel.kube.protobuf_fields import BadBody
@@ -35,8 +35,8 @@ _NAMESPACE = re.compile("[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 """A DNS label (``IsDNS1123Label`` of k8s.io/apimachinery pkg/util/validation)."""
 
 
-class KeptEvents:
-    """Stores Events that are created; ``kept`` counts them.
+class EventStore:
+    """Stores Events that are created; ``stored`` counts them.
 
     In each outage a service account has a limited share. Its unsent Events of earlier outages make
     room. ``placeholders`` are ``None`` if none are issued.
@@ -47,50 +47,50 @@ class KeptEvents:
         clock: IReactorTime,
         cache: ICache,
         connectivity: IConnectivity,
-        refusals: Refusals,
+        failures: OfflineFailures,
         placeholders: PlaceholderTokens | None,
     ) -> None:
         self._clock = clock
         self._cache = cache
-        self._refusals = refusals
+        self._failures = failures
         self._placeholders = placeholders
-        self._taken: Counter[str] = Counter()
-        connectivity.on_change(lambda _: self._taken.clear())
-        self.kept = 0
+        self._used: Counter[str] = Counter()
+        connectivity.on_change(lambda _: self._used.clear())
+        self.stored = 0
 
-    def keep(self, call: HubCall, body: bytes, owner: str) -> None:
+    def store(self, call: HubCall, body: bytes, owner: str) -> None:
         """Store an Event of ``owner``, and respond as if it had been created.
 
         The response is the Event as received, with a name and a time. Raises ``RequestFailed``,
         also for an Event that could not be sent later.
         """
         if is_dry_run(call.exchange.head):
-            raise self._refusals.not_written(call.request)
+            raise self._failures.not_written(call.request)
         if not _NAMESPACE.fullmatch(call.request.namespace):
             raise RequestFailed(400, "the path of an Event has no namespace that is a DNS label")
-        kind = media_of(b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON)
-        media = media_for(Form(kind))
-        if media is None:
+        kind = encoding_of(b"".join(call.exchange.head.values(b"content-type")[:1]) or _JSON)
+        codec = codec_for(Form(kind))
+        if codec is None:
             raise RequestFailed(415, "an Event has to be JSON or Kubernetes protobuf")
         try:
             if kind == "json":
                 body = self._named(body)
-            if not media.read_object(body)[1].name:
+            if not codec.read_object(body)[1].name:
                 raise BadBody("it has no name")
         except BadBody as error:
             raise RequestFailed(400, f"the body is not an Event: {error}") from None
         # The size as stored: re-encoded JSON is longer if it has non-ASCII characters.
-        size = max(len(body) + len(call.caller.token), queue.COUNTS_AS)
+        size = max(len(body) + len(call.caller.token), queue.MIN_EVENT_SIZE)
         problem = self._problem(call, owner, size)
         if problem is not None:
-            raise self._refusals.unavailable(f"an Event cannot be kept until then: {problem}")
+            raise self._failures.unavailable(f"an Event cannot be kept until then: {problem}")
         # Without the client's parameters, which do not matter here and may be as long as a head.
-        content_type = media.content_type
-        self._cache.keep_event(
+        content_type = codec.content_type
+        self._cache.store_event(
             call.request.path, content_type.decode("latin-1"), body, call.caller.token, owner
         )
-        self._taken[owner] += size
-        self.kept += 1
+        self._used[owner] += size
+        self.stored += 1
         call.exchange.respond(201, [(b"Content-Type", content_type)], body)
 
     def _problem(self, call: HubCall, owner: str, size: int) -> str | None:
@@ -98,7 +98,7 @@ class KeptEvents:
         token = call.caller.token
         if self._placeholders is not None and self._placeholders.owner(token) is not None:
             return "its token is one of this hub's own, which the API does not know"
-        if owner != NODE and self._taken[owner] + size > queue.SHARE:
+        if owner != NODE and self._used[owner] + size > queue.OWNER_SHARE:
             return f"those of {owner} take all the room that one account has"
         return self._cache.event_problem(token)
 

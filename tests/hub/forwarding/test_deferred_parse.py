@@ -1,4 +1,4 @@
-"""Lists that are parsed behind their forwarding, from the reader's view."""
+"""Deferred parsing of lists, from the reader's view."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from zope.interface import implementer
 from zope.interface.verify import verifyClass
 
 from yurttunnel.http.interfaces import IBodySink
-from yurttunnel.hub.cache.interfaces import IListing
-from yurttunnel.hub.forwarding.behind import ReadBehind, Turns
+from yurttunnel.hub.cache.interfaces import IIncomingList
+from yurttunnel.hub.forwarding.deferred_parse import DeferredParse, IdleScheduler
 from yurttunnel.kube.protobuf_fields import BadBody
 
 SLICE = 4
@@ -53,27 +53,27 @@ class Keeper:
         self.state = "abandoned"
 
 
-@implementer(IListing)
+@implementer(IIncomingList)
 class Listing:
     """Records the lag of the body; there is room for ``room`` bytes."""
 
     def __init__(self):
-        self.told = []
+        self.report = []
         self.room = 1000
 
     def lag(self, size, ended):
-        """See ``IListing``."""
-        self.told.append((size, ended))
+        """See ``IIncomingList``."""
+        self.report.append((size, ended))
         return size <= self.room
 
     def add(self, items):
-        """See ``IListing``."""
+        """See ``IIncomingList``."""
 
     def complete(self, meta):
-        """See ``IListing``."""
+        """See ``IIncomingList``."""
 
     def abandon(self):
-        """See ``IListing``."""
+        """See ``IIncomingList``."""
 
 
 class ReadBehindTests(SynchronousTestCase):
@@ -82,15 +82,15 @@ class ReadBehindTests(SynchronousTestCase):
     def setUp(self):
         """Begin a body."""
         self.clock = Clock()
-        self.turns = Turns(self.clock)
-        self.sink, self.keeper, self.listing = Sink(), Keeper(), Listing()
+        self.turns = IdleScheduler(self.clock)
+        self.sink, self.cacher, self.listing = Sink(), Keeper(), Listing()
         self.unread = []
         self.body = self.begin()
 
     def begin(self):
         """Begin to read a body."""
-        return ReadBehind(
-            self.sink, self.keeper, self.unread.append, self.listing, self.turns, SLICE
+        return DeferredParse(
+            self.sink, self.cacher, self.unread.append, self.listing, self.turns, SLICE
         )
 
     def turn(self):
@@ -102,16 +102,16 @@ class ReadBehindTests(SynchronousTestCase):
 
     def test_interfaces(self):
         """The fakes provide the real interfaces."""
-        self.assertTrue(verifyClass(IBodySink, ReadBehind))
-        self.assertTrue(verifyClass(IListing, Listing))
+        self.assertTrue(verifyClass(IBodySink, DeferredParse))
+        self.assertTrue(verifyClass(IIncomingList, Listing))
 
     def test_short(self):
         """A body no longer than a slice is read before the client gets its end."""
         self.body.write(b"abc")
-        self.assertEqual((b"abc", b""), (self.sink.got, self.keeper.read_so_far))
-        self.sink.finish = lambda trailers: self.assertEqual("ended", self.keeper.state)
+        self.assertEqual((b"abc", b""), (self.sink.got, self.cacher.read_so_far))
+        self.sink.finish = lambda trailers: self.assertEqual("ended", self.cacher.state)
         self.body.finish()
-        self.assertEqual(b"abc", self.keeper.read_so_far)
+        self.assertEqual(b"abc", self.cacher.read_so_far)
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_more_comes(self):
@@ -119,37 +119,37 @@ class ReadBehindTests(SynchronousTestCase):
         for _ in range(3):
             self.body.write(b"abcde")
             self.turn()
-        self.assertEqual((b"abcde" * 3, b""), (self.sink.got, self.keeper.read_so_far))
+        self.assertEqual((b"abcde" * 3, b""), (self.sink.got, self.cacher.read_so_far))
         self.turn()
-        self.assertEqual(b"abcd", self.keeper.read_so_far)
+        self.assertEqual(b"abcd", self.cacher.read_so_far)
         self.turn()
-        self.assertEqual(b"abcdeabc", self.keeper.read_so_far)
+        self.assertEqual(b"abcdeabc", self.cacher.read_so_far)
 
     def test_stall(self):
         """A body that stalls has no timer, and is read further when it continues."""
         self.body.write(b"abcdef")
         for _ in range(3):
             self.turn()
-        self.assertEqual(b"abcd", self.keeper.read_so_far)
+        self.assertEqual(b"abcd", self.cacher.read_so_far)
         self.assertEqual([], self.clock.getDelayedCalls())
         self.body.write(b"ghijkl")
         self.body.finish()
         for _ in range(4):
             self.turn()
-        self.assertEqual((b"abcdefghijkl", "ended"), (self.keeper.read_so_far, self.keeper.state))
+        self.assertEqual((b"abcdefghijkl", "ended"), (self.cacher.read_so_far, self.cacher.state))
 
     def test_end(self):
         """The client gets the end before the rest is read; reads of the cache wait for it."""
         self.body.write(b"abcdefghi")
         self.body.finish()
         self.assertTrue(self.sink.ended)
-        self.assertEqual((b"", "begun"), (self.keeper.read_so_far, self.keeper.state))
-        self.assertEqual((9, True), self.listing.told[-1])
+        self.assertEqual((b"", "begun"), (self.cacher.read_so_far, self.cacher.state))
+        self.assertEqual((9, True), self.listing.report[-1])
         for size in (5, 1):
             self.turn()
-            self.assertEqual((size, True), self.listing.told[-1])
+            self.assertEqual((size, True), self.listing.report[-1])
         self.turn()
-        self.assertEqual((b"abcdefghi", "ended"), (self.keeper.read_so_far, self.keeper.state))
+        self.assertEqual((b"abcdefghi", "ended"), (self.cacher.read_so_far, self.cacher.state))
         self.turn()
         self.assertEqual([], self.clock.getDelayedCalls())
 
@@ -161,7 +161,7 @@ class ReadBehindTests(SynchronousTestCase):
             body.finish()
         for read in (b"abcd", b"abcdabcd"):
             self.turn()
-            self.assertEqual(read, self.keeper.read_so_far)
+            self.assertEqual(read, self.cacher.read_so_far)
 
     def test_unreadable(self):
         """A body that cannot be parsed still reaches its client, and is reported once."""
@@ -173,7 +173,7 @@ class ReadBehindTests(SynchronousTestCase):
         for _ in range(3):
             self.turn()
         self.assertEqual((b"abcdef?ghijkl?", True), (self.sink.got, self.sink.ended))
-        self.assertEqual((1, "abandoned"), (len(self.unread), self.keeper.state))
+        self.assertEqual((1, "abandoned"), (len(self.unread), self.cacher.state))
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_no_room(self):
@@ -181,13 +181,13 @@ class ReadBehindTests(SynchronousTestCase):
         self.listing.room = 5
         self.body.write(b"abc")
         self.body.write(b"def")
-        told = list(self.listing.told)
+        report = list(self.listing.report)
         self.body.write(b"ghijkl")
         self.body.finish()
         self.turn()
         self.assertEqual((b"abcdefghijkl", True), (self.sink.got, self.sink.ended))
-        self.assertEqual(("abandoned", b""), (self.keeper.state, self.keeper.read_so_far))
-        self.assertEqual(told, self.listing.told)
+        self.assertEqual(("abandoned", b""), (self.cacher.state, self.cacher.read_so_far))
+        self.assertEqual(report, self.listing.report)
         self.assertEqual([], self.unread)
 
     def test_client_leaves(self):
@@ -196,7 +196,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.body.abandon()
         for _ in range(3):
             self.turn()
-        self.assertEqual(("abandoned", b""), (self.keeper.state, self.keeper.read_so_far))
+        self.assertEqual(("abandoned", b""), (self.cacher.state, self.cacher.read_so_far))
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_defect(self):
@@ -206,11 +206,11 @@ class ReadBehindTests(SynchronousTestCase):
         self.turn()
         self.turn()
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-        self.listing, self.keeper = Listing(), Keeper()
+        self.listing, self.cacher = Listing(), Keeper()
         self.begin().write(b"abcdefgh")
         self.turn()
         self.turn()
-        self.assertEqual(b"abcd", self.keeper.read_so_far)
+        self.assertEqual(b"abcd", self.cacher.read_so_far)
 
     def test_close(self):
         """After the hub is closed nothing is read."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from zope.interface import implementer
 
 from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
-from yurttunnel.hub.filters.members import READING, Name, asks_for, name_of
+from yurttunnel.hub.filters.members import READ_VERBS, Name, matches, name_of
 from yurttunnel.hub.request.requests import ApiRequest
 
 
@@ -27,7 +27,7 @@ class Reach:
         self.on_changed: list[Callable[[], object]] = []
         """Callbacks for a change."""
 
-    def tell(self, reached: bool) -> None:
+    def update(self, reached: bool) -> None:
         """Record whether pods can reach the hub now."""
         if reached != self.reached:
             self.reached = reached
@@ -36,7 +36,7 @@ class Reach:
 
 
 @implementer(IFilter)
-class LeadingFilter:
+class RedirectFilter:
     """A filter that redirects pods to the hub; it changes nothing while they cannot reach it.
 
     It applies to objects of a ``resource`` in ``group``, or to the one with the name ``only``.
@@ -53,17 +53,17 @@ class LeadingFilter:
 
     def applies(self, request: ApiRequest) -> bool:
         """See :class:`IFilter`."""
-        return bool(self._site.host) and self._asks(request)
+        return bool(self._site.host) and self._matches(request)
 
-    def _asks(self, request: ApiRequest) -> bool:
-        return asks_for(request, self.group, {self.resource}, READING, self.only)
+    def _matches(self, request: ApiRequest) -> bool:
+        return matches(request, self.group, {self.resource}, READ_VERBS, self.only)
 
     def change(self, obj: Object) -> Object:
         """See :class:`IFilter`."""
         if self._site.reach.reached and self.only in (None, name_of(obj)):
-            self._lead(obj)
+            self._redirect(obj)
         return obj
 
-    def _lead(self, obj: Object) -> None:
+    def _redirect(self, obj: Object) -> None:
         """Change an object so that it redirects to the hub."""
         raise NotImplementedError

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from yurttunnel.hub.cache.interfaces import CacheFailed
 
-_WRONG = {
+_ADVICE = {
     sqlite3.SQLITE_FULL: "the disk is full: make room on it",
     sqlite3.SQLITE_IOERR: "the disk has failed ({error}): see the kernel's log (dmesg)",
     sqlite3.SQLITE_READONLY: "it cannot be written to ({error}): see how its disk is mounted",
@@ -27,24 +27,24 @@ class CacheDamaged(CacheFailed):
     """The file is not a database, or a damaged one."""
 
 
-class NobodyLeft(CacheFailed):
+class NothingToEvict(CacheFailed):
     """No client is left that could be evicted."""
 
 
-class BoundReached(CacheFailed):
+class LimitReached(CacheFailed):
     """The data does not fit into the limit."""
 
-    def __init__(self, path: Path, most: int, clients: Iterable[str]) -> None:
+    def __init__(self, path: Path, max_bytes: int, clients: Iterable[str]) -> None:
         super().__init__(
-            f"the cache {path} has reached its bound of {most // 1_000_000} MB with what"
+            f"the cache {path} has reached its bound of {max_bytes // 1_000_000} MB with what"
             f" {', '.join(sorted(clients))} needs: raise it"
         )
         self._path = path
-        self.most = most
+        self.max_bytes = max_bytes
 
-    def needed_by(self, clients: Iterable[str]) -> BoundReached:
+    def needed_by(self, clients: Iterable[str]) -> LimitReached:
         """Return the same error for these clients."""
-        return BoundReached(self._path, self.most, clients)
+        return LimitReached(self._path, self.max_bytes, clients)
 
 
 def is_of_full_disk(error: Exception) -> bool:
@@ -54,7 +54,7 @@ def is_of_full_disk(error: Exception) -> bool:
     return code in (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
 
 
-def trouble_of(error: Exception, path: Path) -> CacheFailed | None:
+def cache_error(error: Exception, path: Path) -> CacheFailed | None:
     """Return the error of the file at ``path``; ``None`` if the statement is at fault."""
     if isinstance(error, CacheFailed):
         return error
@@ -64,6 +64,6 @@ def trouble_of(error: Exception, path: Path) -> CacheFailed | None:
     code = sqlite3.SQLITE_FULL if full else getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code in _DAMAGED:
         return CacheDamaged(f"the cache {path} is damaged ({error})")
-    if code not in _WRONG:
+    if code not in _ADVICE:
         return None
-    return CacheFailed(f"the cache {path}: {_WRONG[code].format(error=error)}")
+    return CacheFailed(f"the cache {path}: {_ADVICE[code].format(error=error)}")

@@ -12,20 +12,20 @@ from collections.abc import Callable
 from zope.interface import implementer
 
 from yurttunnel.hub.configuration import HubConfiguration
-from yurttunnel.hub.filters.interfaces import IFollowing
+from yurttunnel.hub.filters.interfaces import IWatchTracker
 from yurttunnel.hub.filters.relist import EXPIRED, end_when_changed
-from yurttunnel.hub.filters.watches import FollowedWatches, State
+from yurttunnel.hub.filters.watches import State, TrackedWatches
 from yurttunnel.hub.policy import Policy
-from yurttunnel.hub.request.failures import tell
+from yurttunnel.hub.request.failures import send_failure
 from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
 
 
-@implementer(IFollowing)
-class KeptWatches:
+@implementer(IWatchTracker)
+class CachedWatches:
     """Tracks the lists and watches that ``policy`` caches depending on ``configuration``."""
 
     def __init__(
-        self, policy: Policy, configuration: HubConfiguration, watches: FollowedWatches
+        self, policy: Policy, configuration: HubConfiguration, watches: TrackedWatches
     ) -> None:
         self._policy = policy
         self._watches = watches
@@ -42,19 +42,19 @@ class KeptWatches:
         if request.verb not in ("list", "watch") or not self._policy.is_configured(caller):
             return True
         if request.verb == "list":
-            self._watches.listed(caller, request, self._state(caller, request))
+            self._watches.record_list(caller, request, self._state(caller, request))
             return True
         if self._watches.is_outdated(caller, request, self._state(caller, request)):
-            tell(call.exchange, EXPIRED)
+            send_failure(call.exchange, EXPIRED)
             return False
         end_when_changed(self, call, changed)
         return True
 
-    def follow(
+    def track(
         self, caller: Caller, request: ApiRequest, end: Callable[[], object]
     ) -> Callable[[], None]:
-        """See :class:`IFollowing`."""
-        return self._watches.follow(caller, request, lambda: self._state(caller, request), end)
+        """See :class:`IWatchTracker`."""
+        return self._watches.track(caller, request, lambda: self._state(caller, request), end)
 
     def _state(self, caller: Caller, request: ApiRequest) -> State:
-        return (("kept", int(self._policy.keeps(caller, request))),)
+        return (("kept", int(self._policy.caches(caller, request))),)

@@ -130,7 +130,7 @@ class WatchTests(World):
         self.watch("", b'{"type": 1}\n', event("ADDED", pod("one")))
         self.assertIn(event("ADDED", pod("one")), self.client.sent)
         self.assertIsNone(self.kept("one"))
-        self.assertEqual(1, self.answers.unreadable)
+        self.assertEqual(1, self.responses.unreadable)
 
     def test_initial_events(self):
         """A watch that begins with all objects replaces the list."""
@@ -280,12 +280,12 @@ class RoomTests(World):
         query = "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
         self.filters.change = lambda obj: obj
         for break_off in (self.lose_server, self.change_filters):
-            before = self.cache.stats.waiting
+            before = self.cache.stats.queued
             self.client = self.server.connect()
             self.ask(f"{PODS}?watch=1{query}", KUBELET, JSON)
             self.answer(CHUNKED + chunk(event("ADDED", pod("one", text="x" * 1000))))
-            self.assertLess(before + 1000, self.cache.stats.waiting)
+            self.assertLess(before + 1000, self.cache.stats.queued)
             break_off()
             self.pass_time(1)
             self.assertEqual(200, self.answered()[0][0])
-            self.assertEqual(before, self.cache.stats.waiting)
+            self.assertEqual(before, self.cache.stats.queued)

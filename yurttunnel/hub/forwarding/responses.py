@@ -16,34 +16,39 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IBodySink, IBodySource
 from yurttunnel.http.shared_limit import SharedLimit
-from yurttunnel.hub.cache.interfaces import ICache, IListing
+from yurttunnel.hub.cache.interfaces import ICache, IIncomingList
 from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.forwarding.behind import COMPRESSED_SLICE, SLICE, ReadBehind, Turns
 from yurttunnel.hub.forwarding.bodies import (
-    Between,
-    Inflated,
-    PassedBody,
-    ReadAlong,
+    Decompressor,
+    InlineParse,
+    SinkWrapper,
+    WrappedBody,
     changed_list,
     changed_object,
     changed_watch,
 )
-from yurttunnel.hub.forwarding.keeping import (
+from yurttunnel.hub.forwarding.caching import (
+    MAX_BUFFERED_DOCUMENTS,
     MAX_ITEM,
-    MOST_OF_DOCUMENTS,
-    DocumentKeeper,
-    IAbandoned,
-    IKeeper,
-    ListKeeper,
-    ObjectKeeper,
-    WatchKeeper,
+    DocumentCacher,
+    IAbandonable,
+    ICacher,
+    ListCacher,
+    ObjectCacher,
+    WatchCacher,
 )
-from yurttunnel.hub.forwarding.repeats import Repeats
-from yurttunnel.hub.media.forms import media_for
-from yurttunnel.hub.media.interfaces import IMedia, Item
+from yurttunnel.hub.forwarding.deferred_parse import (
+    COMPRESSED_SLICE,
+    SLICE,
+    DeferredParse,
+    IdleScheduler,
+)
+from yurttunnel.hub.forwarding.recent_responses import RecentResponses
+from yurttunnel.hub.media.codecs import codec_for
+from yurttunnel.hub.media.interfaces import ICodec, Item
 from yurttunnel.hub.policy import Policy
-from yurttunnel.hub.request.accept import answered_form, document_form, json_forms
+from yurttunnel.hub.request.accept import document_form, json_forms, response_form
 from yurttunnel.hub.request.dry_run import is_dry_run
 from yurttunnel.hub.request.requests import Form, HubCall, ListOptions
 from yurttunnel.kube.protobuf_fields import BadBody
@@ -51,10 +56,10 @@ from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
 
 # Statuses are integers here, because an enum lookup costs as much as a function call.
-_KEPT_STATUS = frozenset({200, 201, 202})
+_CACHEABLE_STATUSES = frozenset({200, 201, 202})
 """The statuses of responses that contain the requested object."""
 
-LONGEST_VIEW = 1024
+MAX_VIEW = 1024
 """Maximum length of a view, the part of a field selector that cannot be evaluated here. Nothing
 with a longer one is cached: each queued object has it in memory, and an hour's collections do."""
 
@@ -66,7 +71,7 @@ _CHANGED_FIELDS = frozenset({b"content-length", b"etag"})
 
 
 @dataclass(slots=True)
-class Plan:
+class ResponsePlan:
     """The processing of the response to ``call``.
 
     ``client`` is the client in collections, empty if nothing is cached; ``change`` is what filters
@@ -76,11 +81,11 @@ class Plan:
     call: HubCall
     client: str
     change: Change | None
-    keeper: IAbandoned | None = None
+    cacher: IAbandonable | None = None
     """The reader of the body, once there is one."""
 
 
-class Answers:
+class ResponseHandler:
     """Processes responses, for ``policy`` and ``cache``; its creator must close it."""
 
     _log = Logger()
@@ -88,75 +93,80 @@ class Answers:
     def __init__(self, clock: IReactorTime, cache: ICache, policy: Policy) -> None:
         self._cache = cache
         self._policy = policy
-        self._repeats = Repeats(clock)
-        self._turns = Turns(clock)
+        self._recent = RecentResponses(clock)
+        self._scheduler = IdleScheduler(clock)
         # Keys: whether they are for pods.
-        self._documents = {pods: SharedLimit(MOST_OF_DOCUMENTS) for pods in (False, True)}
+        self._documents = {pods: SharedLimit(MAX_BUFFERED_DOCUMENTS) for pods in (False, True)}
         self._limited = RateLimitedLog(clock, self._log)
         self.unreadable = 0
         """The number of bodies that could not be parsed."""
 
     def close(self) -> None:
         """Discard the lists that have not been parsed."""
-        self._turns.close()
+        self._scheduler.close()
 
-    def keeps(self, call: HubCall) -> bool:
+    def caches(self, call: HubCall) -> bool:
         """Return whether the response is cached, once the owner of its token is known."""
         request = call.request
         if request.verb == "delete" and not request.subresource:
             # A deletion removes the cached object.
             request = replace(request, verb="update")
-        return call.exchange.head.derived(_may_be_kept) and self._policy.keeps(call.caller, request)
+        return call.exchange.head.derived(_is_cacheable) and self._policy.caches(
+            call.caller, request
+        )
 
-    def plan(self, call: HubCall, change: Change | None, owner: str | None) -> Plan | None:
+    def plan(self, call: HubCall, change: Change | None, owner: str | None) -> ResponsePlan | None:
         """Return the processing of the response, ``None`` if it is forwarded unchanged.
 
         The response is cached for ``owner``, empty for the node, and not at all with ``None``.
         """
         client = "" if owner is None else self._policy.client(call.caller, owner)
-        return Plan(call, client, change) if client or change is not None else None
+        return ResponsePlan(call, client, change) if client or change is not None else None
 
     def body(
         self,
-        plan: Plan,
+        plan: ResponsePlan,
         status: int,
         fields: Fields,
         source: IBodySource,
-        broken: Callable[[], object],
+        abort: Callable[[], object],
     ) -> tuple[Fields, IBodySource]:
-        """Return the response for the client; ``broken()`` aborts it."""
+        """Return the response for the client; ``abort()`` aborts it."""
         call = plan.call
-        types, codings = _described(fields)
+        types, codings = _content_fields(fields)
         if not types or call.exchange.head.method == b"HEAD":
             return fields, source
         if call.request.resource is None:
             if status == 200 and plan.client:
                 form = document_form(types[0])
                 text = types[0].decode("latin-1")
-                places, holder = self._documents[call.holder is not None], call.holder
-                document = DocumentKeeper(
-                    self._cache, call.request.path, form, text, places, holder
+                places, share_holder = (
+                    self._documents[call.share_holder is not None],
+                    call.share_holder,
                 )
-                return fields, self._read_along(plan, document, codings, source)
+                document = DocumentCacher(
+                    self._cache, call.request.path, form, text, places, share_holder
+                )
+                return fields, self._parse_inline(plan, document, codings, source)
             return fields, source
         # With filters, only the forms that they can process were requested.
         forms = call.forms if plan.change is None else json_forms(call.forms)
-        form_found = answered_form(types[0], forms)
-        media = None if form_found is None else media_for(form_found)
-        if form_found is None or media is None:
+        form_found = response_form(types[0], forms)
+        codec = None if form_found is None else codec_for(form_found)
+        if form_found is None or codec is None:
             return fields, source
         if status == 404:
-            self._not_found(plan)
-        if status not in _KEPT_STATUS:
+            self._remove_missing(plan)
+        if status not in _CACHEABLE_STATUSES:
             return fields, source
-        keeper, changed, listing = self._objects(plan, form_found, media)
-        if changed is None:
-            return fields, self._read_along(plan, keeper, codings, source, listing)
-        plan.keeper = keeper
-        end = partial(self._broken, plan, broken)
-        return _without(fields), PassedBody(source, lambda sink: changed(sink, end))
+        cacher, wrap_sink, listing = self._objects(plan, form_found, codec)
+        if wrap_sink is None:
+            return fields, self._parse_inline(plan, cacher, codings, source, listing)
+        plan.cacher = cacher
+        end = partial(self._abort, plan, abort)
+        return _without_length(fields), WrappedBody(source, lambda sink: wrap_sink(sink, end))
 
-    def _not_found(self, plan: Plan) -> None:
+    def _remove_missing(self, plan: ResponsePlan) -> None:
         """Remove an object from the cache after a 404."""
         request = plan.call.request
         # For the status of a custom resource without a status subresource, the API also returns a
@@ -164,21 +174,21 @@ class Answers:
         # pkg/apiserver/customresource_handler.go).
         is_whole = request.name and not request.subresource
         if plan.client and request.verb in ("get", "delete") and is_whole:
-            self._gone(plan, "")
+            self._on_deleted(plan, "")
 
-    def _gone(self, plan: Plan, version: str) -> None:
+    def _on_deleted(self, plan: ResponsePlan, version: str) -> None:
         """Remove an object from all collections of its client; a newer object is its successor."""
         request = plan.call.request
-        self._cache.forget_object(
+        self._cache.remove_object(
             plan.client, str(request.resource), request.namespace, request.name, version
         )
 
     def _objects(
         self,
-        plan: Plan,
+        plan: ResponsePlan,
         form: Form,
-        media: IMedia,
-    ) -> tuple[IKeeper, Between | None, IListing | None]:
+        codec: ICodec,
+    ) -> tuple[ICacher, SinkWrapper | None, IIncomingList | None]:
         """Return the reader of the body, the change of the body, and the list in the cache."""
         request, change = plan.call.request, plan.change
         try:
@@ -187,69 +197,71 @@ class Answers:
             # The API has accepted selectors that cannot be parsed here. Their results are not
             # cached, but filters are applied.
             scope = scope_of("", replace(request, options=ListOptions()), form)
-        is_kept = scope.collection.client and len(scope.collection.view) <= LONGEST_VIEW
-        cache = self._cache if is_kept else None
+        is_cached_scope = scope.collection.client and len(scope.collection.view) <= MAX_VIEW
+        cache = self._cache if is_cached_scope else None
         # A pod without a node may be the successor of the one that runs here.
         kubelet = plan.call.caller.component == "kubelet"
-        wanted = _has_node if kubelet and request.resource == PODS else None
-        changed: Between | None = None
-        listing: IListing | None = None
-        keeper: IKeeper
+        should_cache = _has_node if kubelet and request.resource == PODS else None
+        wrap_sink: SinkWrapper | None = None
+        listing: IIncomingList | None = None
+        cacher: ICacher
         if request.verb == "list":
             token = request.options.continue_token
             listing = None if cache is None else cache.begin_list(scope, token)
-            keeper = items = ListKeeper(media.list_reader(MAX_ITEM), listing, wanted)
+            cacher = items = ListCacher(codec.list_reader(MAX_ITEM), listing, should_cache)
             if change is not None:
-                changed = changed_list(items, change)
+                wrap_sink = changed_list(items, change)
         elif request.verb == "watch":
             initial, since = request.options.send_initial_events, request.options.resource_version
             if initial or since == "0":
                 # It begins with the current state, or at any version.
                 since = ""
-            reader = media.watch_reader(MAX_ITEM)
-            keeper = events = WatchKeeper(reader, cache, scope, wanted, initial, since)
+            reader = codec.watch_reader(MAX_ITEM)
+            cacher = events = WatchCacher(reader, cache, scope, should_cache, initial, since)
             if change is not None:
-                changed = changed_watch(events, media, change)
+                wrap_sink = changed_watch(events, codec, change)
         else:
-            gone = partial(self._gone, plan) if request.verb == "delete" else None
-            keeper = one = ObjectKeeper(media, cache, scope.collection, wanted, gone)
+            on_deleted = partial(self._on_deleted, plan) if request.verb == "delete" else None
+            cacher = one = ObjectCacher(codec, cache, scope.collection, should_cache, on_deleted)
             if change is not None:
-                changed = changed_object(one, change)
+                wrap_sink = changed_object(one, change)
             elif request.verb == "get":
-                asked = scope.collection, request.path
-                one.is_known = partial(self._repeats.is_known, asked)
-        return keeper, changed, listing
+                key = scope.collection, request.path
+                one.is_recent = partial(self._recent.is_recent, key)
+        return cacher, wrap_sink, listing
 
-    def _read_along(
+    def _parse_inline(
         self,
-        plan: Plan,
-        keeper: IKeeper,
+        plan: ResponsePlan,
+        cacher: ICacher,
         codings: list[bytes],
         source: IBodySource,
-        listing: IListing | None = None,
+        listing: IIncomingList | None = None,
     ) -> IBodySource:
-        """Let ``keeper`` read the body; a ``listing`` is read behind the client."""
+        """Let ``cacher`` read the body; a ``listing`` is parsed after it was forwarded."""
         slice = SLICE
         if codings == [b"gzip"]:
-            keeper = Inflated(keeper)
+            cacher = Decompressor(cacher)
             slice = COMPRESSED_SLICE
         elif codings and codings != [b"identity"]:
-            keeper.abandon()
+            cacher.abandon()
             return source
-        plan.keeper = keeper
-        unread = partial(self._unread, plan)
+        plan.cacher = cacher
+        on_error = partial(self._cannot_parse, plan)
         if listing is None:
-            return ReadAlong(source, keeper, unread)
+            return InlineParse(source, cacher, on_error)
 
-        def behind(sink: IBodySink) -> IBodySink:
+        def deferred(sink: IBodySink) -> IBodySink:
             # If the client disconnects, the rest is not read.
-            plan.keeper = reading = ReadBehind(sink, keeper, unread, listing, self._turns, slice)
+            plan.cacher = reading = DeferredParse(
+                sink, cacher, on_error, listing, self._scheduler, slice
+            )
             return reading
 
-        return PassedBody(source, behind)
+        return WrappedBody(source, deferred)
 
-    def _unread(self, plan: Plan, error: Exception) -> None:
-        self._note(error)
+    def _cannot_parse(self, plan: ResponsePlan, error: Exception) -> None:
+        self._count_error(error)
         self._limited.warn(
             "the response to {component} ({verb} {path}) is forwarded, but cannot be cached:"
             " {error}",
@@ -259,13 +271,13 @@ class Answers:
             error=error,
         )
 
-    def _note(self, error: Exception) -> None:
+    def _count_error(self, error: Exception) -> None:
         self.unreadable += 1
         if not isinstance(error, BadBody):
             self._log.failure("Defect: the body of an answer could not be read", Failure(error))
 
-    def _broken(self, plan: Plan, broken: Callable[[], object], error: Exception) -> None:
-        self._note(error)
+    def _abort(self, plan: ResponsePlan, abort: Callable[[], object], error: Exception) -> None:
+        self._count_error(error)
         self._limited.error(
             "the response to {component} ({verb} {path}) is aborted, because filters that apply"
             " cannot parse it: {error}",
@@ -274,12 +286,12 @@ class Answers:
             path=plan.call.request.path,
             error=error,
         )
-        if plan.keeper is not None:
-            plan.keeper.abandon()
-        broken()
+        if plan.cacher is not None:
+            plan.cacher.abandon()
+        abort()
 
 
-def _may_be_kept(head: RequestHead) -> bool:
+def _is_cacheable(head: RequestHead) -> bool:
     # What a user may see by impersonation must not be cached for either user.
     return b"impersonate-user" not in head.by_name and not is_dry_run(head) and not _is_shard(head)
 
@@ -297,7 +309,7 @@ _TYPE, _CODING = b"content-type", b"content-encoding"
 _LENGTHS = frozenset({len(_TYPE), len(_CODING)})
 
 
-def _described(fields: Fields) -> tuple[list[bytes], list[bytes]]:
+def _content_fields(fields: Fields) -> tuple[list[bytes], list[bytes]]:
     """Return the values of ``Content-Type``, and of ``Content-Encoding`` in lower case."""
     types, codings = [], []
     for name, value in fields:
@@ -315,16 +327,16 @@ def _has_node(item: Item) -> bool:
     return bool(item.node)
 
 
-def _without(fields: Fields) -> list[tuple[bytes, bytes]]:
+def _without_length(fields: Fields) -> list[tuple[bytes, bytes]]:
     return [field for field in fields if field[0].lower() not in _CHANGED_FIELDS]
 
 
-METRICS: tuple[Metric[Answers], ...] = (
+METRICS: tuple[Metric[ResponseHandler], ...] = (
     counter(
         "yurthub_unreadable_answers",
         "Responses that the hub could not parse for caching or filtering. Responses to be cached"
         " are passed on but not cached; responses to be filtered are aborted. The log has the"
         " details.",
-        lambda answers: answers.unreadable,
+        lambda handler: handler.unreadable,
     ),
 )

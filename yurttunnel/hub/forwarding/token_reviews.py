@@ -18,46 +18,46 @@ from twisted.python.failure import Failure
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.request.callers import read_token
-from yurttunnel.hub.upstream.calls import TokenRefused
+from yurttunnel.hub.upstream.calls import TokenRejected
 from yurttunnel.ops.clocks import time_of_day
 
-KNOWN_SECONDS = 3600.0
+REVIEW_SECONDS = 3600.0
 """How long an accepted token is not reviewed again, in seconds."""
 
-UNKNOWN_SECONDS = 60.0
+UNKNOWN_REVIEW_SECONDS = 60.0
 """How long any other token is not reviewed again, in seconds."""
 
 ACCEPTED_SECONDS = 30 * 24 * 3600.0
 """How long a token counts as accepted after its last review, unless it expires earlier: as long as
 the cached data of its owner is kept, so that pods survive a long outage."""
 
-_ANSWER_SECONDS = 5.0
+_REVIEW_TIMEOUT = 5.0
 """The timeout of a review in seconds; the first request with a token waits for it."""
 
-_MOST = 4096
+_MAX_TOKENS = 4096
 """Maximum number of remembered tokens with an owner, and separately of those without, so that
 made-up tokens do not displace real ones."""
 
-_MOST_QUESTIONS = 64
+_MAX_REVIEWS = 64
 """Maximum number of concurrent reviews; the pods of a node have fewer tokens. One pod may use as
 many as it leaves free, so it cannot block the reviews of others."""
 
 
-class _Seen:
+class _TokenState:
     """The state of a token; an empty ``owner`` is unknown."""
 
-    __slots__ = ("asked", "due", "owner", "question", "refused", "waiting")
+    __slots__ = ("due", "owner", "rejected_at", "review", "reviewed_at", "waiting")
 
     def __init__(self) -> None:
         self.owner = ""
-        self.asked = float("-inf")
-        self.refused = float("-inf")
+        self.reviewed_at = float("-inf")
+        self.rejected_at = float("-inf")
         self.due = float("-inf")
-        self.question: Deferred[None] | None = None
+        self.review: Deferred[None] | None = None
         self.waiting: list[Deferred[str]] = []
 
 
-class SeenTokens:
+class TokenReviews:
     """Reviews the tokens of requests, and reports to ``cache``; its creator must close it.
 
     ``user_of(token)`` is that of ``ApiCalls``.
@@ -72,114 +72,114 @@ class SeenTokens:
         self._cache = cache
         self._user_of = user_of
         # By digest, the most recently used last; each token is in one of them.
-        self._owned: OrderedDict[bytes, _Seen] = OrderedDict()
-        self._unowned: OrderedDict[bytes, _Seen] = OrderedDict()
-        self._questions: set[Deferred[None]] = set()
-        self._places = SharedLimit(_MOST_QUESTIONS)
+        self._owned: OrderedDict[bytes, _TokenState] = OrderedDict()
+        self._unowned: OrderedDict[bytes, _TokenState] = OrderedDict()
+        self._reviews: set[Deferred[None]] = set()
+        self._places = SharedLimit(_MAX_REVIEWS)
 
-    def owner(self, token: str, holder: str | None) -> Deferred[str]:
+    def owner(self, token: str, share_holder: str | None) -> Deferred[str]:
         """Return the name of the owner of ``token``, empty if the API does not say.
 
-        ``holder`` is that of the ``HubCall`` with the token.
+        ``share_holder`` is that of the ``HubCall`` with the token.
         """
-        seen = self._look(token, holder)
-        if seen.owner or seen.question is None:
-            return succeed(seen.owner)
+        state = self._review_if_due(token, share_holder)
+        if state.owner or state.review is None:
+            return succeed(state.owner)
         waiting: Deferred[str] = Deferred()
-        seen.waiting.append(waiting)
+        state.waiting.append(waiting)
         return waiting
 
-    def answered(self, token: str, holder: str | None) -> None:
+    def response_received(self, token: str, share_holder: str | None) -> None:
         """Record a response to a request with ``token``; it may be invalid nevertheless."""
-        self._look(token, holder)
+        self._review_if_due(token, share_holder)
 
-    def refused(self, token: str, holder: str | None) -> None:
+    def token_rejected(self, token: str, share_holder: str | None) -> None:
         """Record that the API has rejected ``token``."""
-        self._refused(token, self._look(token, holder))
+        self._rejected(token, self._review_if_due(token, share_holder))
 
-    def doubted(self, token: str, holder: str | None) -> None:
+    def token_doubted(self, token: str, share_holder: str | None) -> None:
         """Record that ``token`` was rejected, perhaps not by the API itself.
 
         It is reviewed soon; its state does not change until the API rejects it.
         """
-        seen = self._find(token)
-        seen.due = min(seen.due, seen.asked + UNKNOWN_SECONDS)
-        self._look(token, holder)
+        state = self._find(token)
+        state.due = min(state.due, state.reviewed_at + UNKNOWN_REVIEW_SECONDS)
+        self._review_if_due(token, share_holder)
 
     def close(self) -> None:
         """Cancel all reviews."""
-        for question in list(self._questions):
-            question.cancel()
+        for review in list(self._reviews):
+            review.cancel()
 
-    def _look(self, token: str, holder: str | None) -> _Seen:
+    def _review_if_due(self, token: str, share_holder: str | None) -> _TokenState:
         """Return the state of a token, and begin a review if one is due."""
-        seen = self._find(token)
-        due = seen.question is None and self._clock.seconds() >= seen.due
-        if due and self._places.has_room_for(holder):
-            self._ask(token, seen, holder)
-        return seen
+        state = self._find(token)
+        due = state.review is None and self._clock.seconds() >= state.due
+        if due and self._places.has_room_for(share_holder):
+            self._begin_review(token, state, share_holder)
+        return state
 
-    def _find(self, token: str) -> _Seen:
+    def _find(self, token: str) -> _TokenState:
         """Return the state of a token, and mark it as most recently used."""
         digest = read_token(token).digest
-        seen = self._owned.get(digest) or self._unowned.get(digest) or _Seen()
-        self._remember(digest, seen)
-        return seen
+        state = self._owned.get(digest) or self._unowned.get(digest) or _TokenState()
+        self._remember(digest, state)
+        return state
 
-    def _remember(self, digest: bytes, seen: _Seen) -> None:
+    def _remember(self, digest: bytes, state: _TokenState) -> None:
         here, there = self._owned, self._unowned
-        if not seen.owner:
+        if not state.owner:
             here, there = there, here
         there.pop(digest, None)
-        here[digest] = seen
+        here[digest] = state
         here.move_to_end(digest)
-        if len(here) > _MOST:
+        if len(here) > _MAX_TOKENS:
             here.popitem(last=False)
 
-    def _ask(self, token: str, seen: _Seen, holder: str | None) -> None:
-        seen.asked = self._clock.seconds()
-        seen.due = seen.asked + UNKNOWN_SECONDS
-        question = seen.question = Deferred.fromCoroutine(self._review(token, seen))
-        self._questions.add(question)
-        self._places.add(holder, 1)
+    def _begin_review(self, token: str, state: _TokenState, share_holder: str | None) -> None:
+        state.reviewed_at = self._clock.seconds()
+        state.due = state.reviewed_at + UNKNOWN_REVIEW_SECONDS
+        review = state.review = Deferred.fromCoroutine(self._review(token, state))
+        self._reviews.add(review)
+        self._places.add(share_holder, 1)
 
         def ended(_: object) -> None:
-            self._questions.discard(question)
-            self._places.add(holder, -1)
-            seen.question = None
-            waiting, seen.waiting = seen.waiting, []
+            self._reviews.discard(review)
+            self._places.add(share_holder, -1)
+            state.review = None
+            waiting, state.waiting = state.waiting, []
             for each in waiting:
-                each.callback(seen.owner)
+                each.callback(state.owner)
 
-        _ = question.addErrback(self._defect).addBoth(ended)
+        _ = review.addErrback(self._defect).addBoth(ended)
 
-    async def _review(self, token: str, seen: _Seen) -> None:
+    async def _review(self, token: str, state: _TokenState) -> None:
         try:
-            owner = await self._user_of(token).addTimeout(_ANSWER_SECONDS, self._clock)
-        except TokenRefused:
-            self._refused(token, seen)
+            owner = await self._user_of(token).addTimeout(_REVIEW_TIMEOUT, self._clock)
+        except TokenRejected:
+            self._rejected(token, state)
             return
         except (DeferredTimeout, CancelledError):
             return
         if owner:
-            seen.owner = owner
-            seen.due = self._clock.seconds() + KNOWN_SECONDS
+            state.owner = owner
+            state.due = self._clock.seconds() + REVIEW_SECONDS
             found = read_token(token)
-            self._remember(found.digest, seen)
+            self._remember(found.digest, state)
             until = min(found.expires, time_of_day(self._clock) + ACCEPTED_SECONDS)
-            self._cache.accept_token(found.digest, owner, until)
+            self._cache.store_token(found.digest, owner, until)
 
-    def _refused(self, token: str, seen: _Seen) -> None:
+    def _rejected(self, token: str, state: _TokenState) -> None:
         now = self._clock.seconds()
-        if not seen.owner and now < seen.refused + UNKNOWN_SECONDS:
+        if not state.owner and now < state.rejected_at + UNKNOWN_REVIEW_SECONDS:
             # The cache knows already. A rejection costs a write, and any client can repeat a token.
             return
         digest = read_token(token).digest
-        seen.owner = ""
-        seen.refused = now
-        seen.due = min(seen.due, now + UNKNOWN_SECONDS)
-        self._remember(digest, seen)
-        self._cache.refuse_token(digest)
+        state.owner = ""
+        state.rejected_at = now
+        state.due = min(state.due, now + UNKNOWN_REVIEW_SECONDS)
+        self._remember(digest, state)
+        self._cache.delete_token(digest)
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: whose a token is could not be asked", failure)

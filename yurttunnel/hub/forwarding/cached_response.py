@@ -9,7 +9,7 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
 
-class KeptAnswer(ExchangeWrapper):
+class CachedResponse(ExchangeWrapper):
     """The exchange for the cache; ``begin()`` returns whether it may respond, and is called once.
 
     If it may not, the response fails with :class:`ExchangeFailed`, and nothing is sent.

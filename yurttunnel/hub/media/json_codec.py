@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import (
+    ICodec,
     IListReader,
     IListWriter,
-    IMedia,
     Item,
     IWatchReader,
     ListMeta,
@@ -21,8 +21,8 @@ from yurttunnel.hub.media.json_text import SPACE, checked
 from yurttunnel.hub.media.json_watches import JsonWatchReader, event_form
 
 
-@implementer(IMedia)
-class JsonMedia:
+@implementer(ICodec)
+class JsonCodec:
     """The JSON codec for one shape."""
 
     content_type = b"application/json"
@@ -44,9 +44,9 @@ class JsonMedia:
         """Parse one object."""
         return checked(self._shape.object, body.strip(SPACE))
 
-    def is_held(self, body: bytes, type: TypeMeta) -> bool:
+    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
         """Return whether a deleted item still exists."""
-        return checked(lambda item: self._shape.is_held(item, type), body)
+        return checked(lambda item: self._shape.is_terminating(item, type), body)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as a complete object."""

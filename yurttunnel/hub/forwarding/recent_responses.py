@@ -11,35 +11,36 @@ from collections import OrderedDict
 
 from twisted.internet.interfaces import IReactorTime
 
-MOMENT = 1.0
+REMEMBERED_SECONDS = 1.0
 """How long a response is remembered, in seconds."""
 
-MOST = 64
-"""Maximum number of remembered responses; with :data:`LONGEST` they take at most 1 MiB."""
+MAX_RESPONSES = 64
+"""Maximum number of remembered responses; with :data:`MAX_RESPONSE_SIZE` they take at most 1
+MiB."""
 
-LONGEST = 16 * 1024
+MAX_RESPONSE_SIZE = 16 * 1024
 """Maximum size of a remembered response in bytes."""
 
 
-class Repeats:
+class RecentResponses:
     """Remembers the last responses by their requests, the oldest first."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._answers: OrderedDict[object, tuple[bytes, float]] = OrderedDict()
+        self._responses: OrderedDict[object, tuple[bytes, float]] = OrderedDict()
 
-    def is_known(self, asked: object, body: bytes) -> bool:
-        """Return whether ``body`` was the response to ``asked`` within the last moment.
+    def is_recent(self, key: object, body: bytes) -> bool:
+        """Return whether ``body`` was the response to ``key`` within the last moment.
 
         If not, it is remembered now.
         """
         now = self._clock.seconds()
-        last = self._answers.get(asked)
+        last = self._responses.get(key)
         if last is not None and last[0] == body and now < last[1]:
             return True
-        self._answers.pop(asked, None)
-        if len(body) <= LONGEST:
-            self._answers[asked] = body, now + MOMENT
-            if len(self._answers) > MOST:
-                self._answers.popitem(last=False)
+        self._responses.pop(key, None)
+        if len(body) <= MAX_RESPONSE_SIZE:
+            self._responses[key] = body, now + REMEMBERED_SECONDS
+            if len(self._responses) > MAX_RESPONSES:
+                self._responses.popitem(last=False)
         return False

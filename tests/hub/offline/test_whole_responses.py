@@ -6,9 +6,9 @@ import json
 
 from tests.http.support import request
 from tests.hub.offline.world import OfflineTestCase, item
-from yurttunnel.hub.cache.store import MOST_LISTED
-from yurttunnel.hub.offline.pace import TAKE_SECONDS
-from yurttunnel.hub.offline.whole_answers import MOST_BEING_SENT
+from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
+from yurttunnel.hub.offline.backpressure import READ_TIMEOUT
+from yurttunnel.hub.offline.whole_responses import MAX_BEING_SENT
 
 OPENAPI = "/openapi/v2"
 ONE = "/api/v1/namespaces/n/configmaps/a"
@@ -34,7 +34,7 @@ class WholeAnswerTests(StalledTestCase):
     def test_pace(self):
         """They are streamed no faster than their clients read."""
         document = bytes(range(256)) * 4000
-        self.keep_document(OPENAPI, document)
+        self.store_document(OPENAPI, document)
         self.keep_one("configmaps.v1.core", item("a", data="x" * 1_000_000))
         for target in (OPENAPI, ONE):
             connection = self.stalled(target)
@@ -50,14 +50,14 @@ class WholeAnswerTests(StalledTestCase):
 
     def test_head(self):
         """A response to HEAD has no body, and does not count."""
-        self.keep_document(OPENAPI, bytes(100_000))
+        self.store_document(OPENAPI, bytes(100_000))
         status, fields, body = self.ask(OPENAPI, method=b"HEAD")
         self.assertEqual((200, b"100000", b""), (status, fields[b"content-length"], body))
 
     def test_bound(self):
         """Clients that do not read share a limit, and release their share when they disconnect."""
-        self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
-        self.keep_document("/version", b"{}")
+        self.store_document(OPENAPI, bytes(MAX_BEING_SENT // 2))
+        self.store_document("/version", b"{}")
         first, _ = self.stalled(OPENAPI), self.stalled(OPENAPI)
         status = self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
         self.assertEqual(1, status["details"]["retryAfterSeconds"])
@@ -67,18 +67,18 @@ class WholeAnswerTests(StalledTestCase):
 
     def test_pods(self):
         """A pod may use as much as it leaves free; the node has a limit of its own."""
-        self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
-        self.holder = "10.0.0.1"
+        self.store_document(OPENAPI, bytes(MAX_BEING_SENT // 2))
+        self.share_holder = "10.0.0.1"
         self.stalled(OPENAPI)
         self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
-        for self.holder in ("10.0.0.2", None):
+        for self.share_holder in ("10.0.0.2", None):
             self.assertEqual(200, self.ask(OPENAPI)[0])
 
     def test_time(self):
         """A client that does not read for too long is disconnected, which releases its share."""
-        self.keep_document(OPENAPI, bytes(MOST_BEING_SENT // 2))
+        self.store_document(OPENAPI, bytes(MAX_BEING_SENT // 2))
         stalled = [self.stalled(OPENAPI) for _ in range(2)]
-        self.clock.advance(TAKE_SECONDS - 1)
+        self.clock.advance(READ_TIMEOUT - 1)
         self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
         self.clock.advance(1)
         self.assertEqual(200, self.ask(OPENAPI)[0])
@@ -91,14 +91,14 @@ class ListTests(StalledTestCase):
     def test_pods(self):
         """A pod may read as many as it leaves free, and one more when one has ended."""
         self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
-        self.holder = "10.0.0.1"
+        self.share_holder = "10.0.0.1"
         targets = ("/api/v1/services", "/api/v1/services?watch=1")
-        stalled = [self.stalled(targets[n % 2]) for n in range(MOST_LISTED // 2)]
+        stalled = [self.stalled(targets[n % 2]) for n in range(MAX_CONCURRENT_READS // 2)]
         for target in targets:
             self.assert_status(503, "ServiceUnavailable", "too many lists", target)
-        for self.holder in ("10.0.0.2", None):
+        for self.share_holder in ("10.0.0.2", None):
             self.assertEqual(200, self.ask(targets[0])[0])
-        self.holder = "10.0.0.1"
+        self.share_holder = "10.0.0.1"
         stalled.pop().abortConnection()
         self.assertEqual(200, self.ask(targets[0])[0])
         for connection in stalled:
@@ -108,11 +108,11 @@ class ListTests(StalledTestCase):
         """A pod without any read can read one, however many the others read."""
         self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
         stalled = []
-        for n in range(MOST_LISTED + 2):
-            self.holder = f"10.0.0.{n}"
+        for n in range(MAX_CONCURRENT_READS + 2):
+            self.share_holder = f"10.0.0.{n}"
             stalled.append(self.stalled("/api/v1/services"))
         self.assert_status(503, "ServiceUnavailable", "too many lists", "/api/v1/services")
-        self.holder = "10.0.1.1"
+        self.share_holder = "10.0.1.1"
         self.assertEqual(200, self.ask("/api/v1/services")[0])
         for connection in stalled:
             connection.abortConnection()
@@ -120,9 +120,9 @@ class ListTests(StalledTestCase):
     def test_time(self):
         """A pod that does not read for too long is disconnected, and its reads no longer count."""
         self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
-        self.holder = "10.0.0.1"
+        self.share_holder = "10.0.0.1"
         targets = ("/api/v1/services", "/api/v1/services?watch=1")
-        stalled = [self.stalled(targets[n % 2]) for n in range(MOST_LISTED // 2)]
-        self.clock.advance(TAKE_SECONDS)
+        stalled = [self.stalled(targets[n % 2]) for n in range(MAX_CONCURRENT_READS // 2)]
+        self.clock.advance(READ_TIMEOUT)
         self.assertEqual(200, self.ask(targets[0])[0])
         self.assertNotIn(None, [connection.closed_with for connection in stalled])

@@ -1,4 +1,4 @@
-"""Lists that are read behind: forwarded to the client first, and parsed when the reactor has time.
+"""Deferred parsing of lists: they are forwarded first, and parsed when the reactor has time.
 
 Parsing a list of thousands of objects takes as long as forwarding it, and only the cache waits for
 the result. So it is parsed in iterations of the reactor in which no more data arrives, one slice at
@@ -18,8 +18,8 @@ from zope.interface import implementer
 
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySink
-from yurttunnel.hub.cache.interfaces import IListing
-from yurttunnel.hub.forwarding.keeping import IKeeper
+from yurttunnel.hub.cache.interfaces import IIncomingList
+from yurttunnel.hub.forwarding.caching import ICacher
 
 SLICE = 128 * 1024
 """The number of bytes that are parsed in one iteration of the reactor, which takes about 2 ms for
@@ -29,8 +29,8 @@ COMPRESSED_SLICE = 8 * 1024
 """The same for a gzip body; lists of pods are 10 to 25 times larger when decompressed."""
 
 
-class Turns:
-    """Schedules the lists that are read behind; its creator must close it."""
+class IdleScheduler:
+    """Schedules the parsing of lists while the reactor is idle; its creator must close it."""
 
     _log = Logger()
 
@@ -40,7 +40,7 @@ class Turns:
             scheduler=lambda call: clock.callLater(0, call),
         )
 
-    def take(self, steps: Iterator[None]) -> None:
+    def schedule(self, steps: Iterator[None]) -> None:
         """Run ``steps``, one in each iteration of the reactor."""
         _ = self._cooperator.cooperate(steps).whenDone().addErrback(self._failed)
 
@@ -54,53 +54,53 @@ class Turns:
 
 
 @implementer(IBodySink)
-class ReadBehind:
-    """Forwards a body to ``sink``, and lets ``keeper`` read it for ``listing``.
+class DeferredParse:
+    """Forwards a body to ``sink``, and lets ``cacher`` read it for ``listing``.
 
-    It reads ``slice`` bytes in each of its ``turns``; ``unread(error)`` is called once if the body
-    cannot be parsed.
+    Each step on the ``scheduler`` reads ``slice`` bytes; ``on_error(error)`` is called once if the
+    body cannot be parsed.
     """
 
     def __init__(
         self,
         sink: IBodySink,
-        keeper: IKeeper,
-        unread: Callable[[Exception], object],
-        listing: IListing,
-        turns: Turns,
+        cacher: ICacher,
+        on_error: Callable[[Exception], object],
+        listing: IIncomingList,
+        scheduler: IdleScheduler,
         slice: int,
     ) -> None:
         self._sink = sink
-        self._pass_on = sink.write
-        self._keeper = keeper
-        self._unread = unread
+        self._forward = sink.write
+        self._cacher = cacher
+        self._on_error = on_error
         self._listing = listing
-        self._turns = turns
+        self._scheduler = scheduler
         self._slice = slice
         self._pieces: deque[bytes] = deque()
         self._size = 0
-        self._has_turns = self._more_has_come = self._has_ended = self._is_over = False
+        self._is_scheduled = self._data_arrived = self._has_ended = self._is_over = False
 
     def write(self, data: bytes) -> None:
         """See ``IBodySink``."""
-        self._pass_on(data)
+        self._forward(data)
         if self._is_over:
             return
         self._pieces.append(data)
         self._size += len(data)
-        self._more_has_come = True
-        self._note_lag()
-        if self._size > self._slice and not self._has_turns:
-            self._has_turns = True
-            self._turns.take(self._steps())
+        self._data_arrived = True
+        self._report_lag()
+        if self._size > self._slice and not self._is_scheduled:
+            self._is_scheduled = True
+            self._scheduler.schedule(self._steps())
 
     def finish(self, trailers: Fields = ()) -> None:
         """See ``IBodySink``."""
         self._has_ended = True
-        if not self._has_turns and not self._is_over:
+        if not self._is_scheduled and not self._is_over:
             # A short body is read at its end.
             self._read()
-        self._note_lag()
+        self._report_lag()
         self._sink.finish(trailers)
 
     def abandon(self) -> None:
@@ -108,20 +108,20 @@ class ReadBehind:
         self._is_over = True
         self._pieces.clear()
         self._size = 0
-        self._keeper.abandon()
+        self._cacher.abandon()
 
-    def _note_lag(self) -> None:
+    def _report_lag(self) -> None:
         if not self._is_over and not self._listing.lag(self._size, self._has_ended):
             self.abandon()
 
     def _steps(self) -> Iterator[None]:
         while self._size > self._slice or (self._has_ended and not self._is_over):
-            if self._has_ended or not self._more_has_come:
+            if self._has_ended or not self._data_arrived:
                 self._read()
-                self._note_lag()
-            self._more_has_come = False
+                self._report_lag()
+            self._data_arrived = False
             yield
-        self._has_turns = False
+        self._is_scheduled = False
 
     def _read(self) -> None:
         """Read the next slice; after the last one, end the body."""
@@ -134,11 +134,11 @@ class ReadBehind:
                     piece = piece[:left]
                 left -= len(piece)
                 self._size -= len(piece)
-                self._keeper.read(piece)
+                self._cacher.read(piece)
             if self._has_ended and not self._pieces:
                 self._is_over = True
-                self._keeper.end()
+                self._cacher.end()
         except Exception as error:
             # The client gets the body regardless of any error.
             self.abandon()
-            self._unread(error)
+            self._on_error(error)

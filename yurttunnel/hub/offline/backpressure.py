@@ -8,13 +8,13 @@ from zope.interface import implementer
 
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 
-TAKE_SECONDS = 120.0
+READ_TIMEOUT = 120.0
 """The timeout in seconds for a client that reads nothing, the same as the maximum age of a list's
 snapshot. Such a client holds resources that others need, and has no other timeout."""
 
 
 @implementer(IPushProducer)
-class Pace:
+class Backpressure:
     """Lets a coroutine that writes a response wait for its client.
 
     ``ended`` is set when the client no longer reads the response.
@@ -35,11 +35,11 @@ class Pace:
     def ready(self) -> Deferred[None]:
         """Return a Deferred that fires when the client reads again, or disconnects.
 
-        Fails with ``TimeoutError`` after :data:`TAKE_SECONDS`.
+        Fails with ``TimeoutError`` after :data:`READ_TIMEOUT`.
         """
         if self._paused and not self.ended:
             self._waiting = Deferred()
-            return self._waiting.addTimeout(TAKE_SECONDS, self._clock)
+            return self._waiting.addTimeout(READ_TIMEOUT, self._clock)
         return succeed(None)
 
     def pauseProducing(self) -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from yurttunnel.http.shared_limit import SharedLimit
-from yurttunnel.hub.cache.interfaces import Collection, ICache, IListing, KeptDocument, Scope
+from yurttunnel.hub.cache.interfaces import CachedDocument, Collection, ICache, IIncomingList, Scope
 from yurttunnel.hub.media.interfaces import (
+    ICodec,
     IListReader,
-    IMedia,
     Item,
     IWatchReader,
     ListMeta,
@@ -23,7 +23,7 @@ from yurttunnel.hub.media.interfaces import (
 )
 from yurttunnel.kube.protobuf_fields import BadBody
 
-Wanted = Callable[[Item], bool]
+ItemPredicate = Callable[[Item], bool]
 """Returns whether an object may be cached."""
 
 STATUS = "Status"
@@ -36,18 +36,18 @@ MAX_ITEM = 8 * 1024 * 1024
 MAX_DOCUMENT = 32 * 1024 * 1024
 """Maximum size of a document in bytes; OpenAPI v2 has about 5 MiB without custom resources."""
 
-MOST_OF_DOCUMENTS = 2 * MAX_DOCUMENT
+MAX_BUFFERED_DOCUMENTS = 2 * MAX_DOCUMENT
 """Maximum size in bytes of all incomplete documents, which slow clients keep in memory."""
 
 
-class IAbandoned(Protocol):
+class IAbandonable(Protocol):
     """A reader that can be stopped before the end of its body."""
 
     def abandon(self) -> None:
         """Discard the body."""
 
 
-class IKeeper(IAbandoned, Protocol):
+class ICacher(IAbandonable, Protocol):
     """Reads one body; see the module."""
 
     def read(self, data: bytes) -> Sequence[object]:
@@ -57,20 +57,22 @@ class IKeeper(IAbandoned, Protocol):
         """Process the end."""
 
 
-class ListKeeper:
+class ListCacher:
     """Caches the items of a list, or of one page; ``listing`` is ``None`` without a cache."""
 
-    def __init__(self, reader: IListReader, listing: IListing | None, wanted: Wanted | None):
+    def __init__(
+        self, reader: IListReader, listing: IIncomingList | None, should_cache: ItemPredicate | None
+    ):
         self._reader = reader
         self._listing = listing
-        self._wanted = wanted
+        self._should_cache = should_cache
 
     def read(self, data: bytes) -> Sequence[Item]:
         """Process the next piece; return the items that it completes."""
         items = self._reader.feed(data)
         if items and self._listing is not None:
-            wanted = self._wanted
-            self._listing.add(items if wanted is None else list(filter(wanted, items)))
+            should_cache = self._should_cache
+            self._listing.add(items if should_cache is None else list(filter(should_cache, items)))
         return items
 
     def end(self) -> ListMeta:
@@ -88,7 +90,7 @@ class ListKeeper:
             listing.abandon()
 
 
-class WatchKeeper:
+class WatchCacher:
     """Caches the events of a watch of a scope; ``cache`` is ``None`` if nothing is cached.
 
     A watch that begins with all objects (``sendInitialEvents``, KEP-3157) begins with a list.
@@ -101,7 +103,7 @@ class WatchKeeper:
         reader: IWatchReader,
         cache: ICache | None,
         scope: Scope,
-        wanted: Wanted | None,
+        should_cache: ItemPredicate | None,
         begins_with_list: bool,
         since: str,
     ) -> None:
@@ -109,10 +111,10 @@ class WatchKeeper:
         self._cache = cache
         self._scope = scope
         self._since = since
-        self._wanted = wanted
-        self._listing: IListing | None = None
+        self._should_cache = should_cache
+        self._listing: IIncomingList | None = None
         if cache is not None:
-            cache.use(scope.collection)
+            cache.record_use(scope.collection)
             if begins_with_list:
                 self._listing = cache.begin_list(scope, "")
 
@@ -121,13 +123,13 @@ class WatchKeeper:
         events = self._reader.feed(data)
         if self._cache is not None:
             for event in events:
-                self._keep(self._cache, event)
+                self._cache_event(self._cache, event)
             versions = [event.item.version for event in events if event.item is not None]
             if versions and self._since:
-                self._cache.see(self._scope, self._since, versions[-1])
+                self._cache.advance(self._scope, self._since, versions[-1])
         return events
 
-    def _keep(self, cache: ICache, event: WatchEvent) -> None:
+    def _cache_event(self, cache: ICache, event: WatchEvent) -> None:
         item = event.item
         if item is None:
             return
@@ -138,7 +140,7 @@ class WatchKeeper:
                 self._since = item.version
         elif event.type == "DELETED":
             cache.remove(self._scope, item)
-        elif self._wanted is None or self._wanted(item):
+        elif self._should_cache is None or self._should_cache(item):
             if self._listing is not None:
                 self._listing.add([item])
             else:
@@ -155,20 +157,20 @@ class WatchKeeper:
             listing.abandon()
 
 
-class _Collecting:
-    """Buffers a body of at most ``most`` bytes."""
+class _Buffering:
+    """Buffers a body of at most ``max_size`` bytes."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_size: int) -> None:
+        self._max_size = max_size
         self._size = 0
         self._pieces: list[bytes] = []
 
     def read(self, data: bytes) -> Sequence[object]:
         """Buffer the next piece; return nothing."""
         self._size += len(data)
-        if self._size > self._most:
+        if self._size > self._max_size:
             self._pieces.clear()
-            raise BadBody(f"it has more than {self._most} bytes")
+            raise BadBody(f"it has more than {self._max_size} bytes")
         self._pieces.append(data)
         return ()
 
@@ -176,16 +178,16 @@ class _Collecting:
         """Discard the body."""
         self._pieces.clear()
 
-    def _whole(self) -> bytes:
+    def _body(self) -> bytes:
         return self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
 
 
-def _never(body: bytes) -> bool:
+def _is_never(body: bytes) -> bool:
     return False
 
 
-class ObjectKeeper(_Collecting):
-    """Caches an object; for a completed deletion, calls ``gone`` with its version.
+class ObjectCacher(_Buffering):
+    """Caches an object; for a completed deletion, calls ``on_deleted`` with its version.
 
     The version is empty if the response is a Status. Otherwise the response has the last state of
     the object, with the version that watches report for the deletion.
@@ -193,45 +195,47 @@ class ObjectKeeper(_Collecting):
 
     def __init__(
         self,
-        media: IMedia,
+        codec: ICodec,
         cache: ICache | None,
         collection: Collection,
-        wanted: Wanted | None,
-        gone: Callable[[str], object] | None = None,
+        should_cache: ItemPredicate | None,
+        on_deleted: Callable[[str], object] | None = None,
     ) -> None:
         super().__init__(MAX_ITEM)
-        self._media = media
+        self._codec = codec
         self._cache = cache
         self._collection = collection
-        self._wanted = wanted
-        self._gone = gone
-        self.is_known: Callable[[bytes], bool] = _never
+        self._should_cache = should_cache
+        self._on_deleted = on_deleted
+        self.is_recent: Callable[[bytes], bool] = _is_never
         """Returns whether a body need not be parsed."""
 
     def end(self) -> None:
         """Process the end."""
-        if not self.is_known(self._whole()):
+        if not self.is_recent(self._body()):
             self.take_whole()
 
     def take_whole(self) -> tuple[TypeMeta, bytes]:
         """Process the end; return the type and the whole body."""
-        body = self._whole()
-        meta, item = self._media.read_object(body)
+        body = self._body()
+        meta, item = self._codec.read_object(body)
         if meta.kind != STATUS and not item.name:
             raise BadBody("it is an object without a name")
         cache = self._cache
         if cache is None:
             return meta, body
         is_status = meta.kind == STATUS
-        if self._gone is not None and (is_status or not self._media.is_held(item.body, meta)):
-            self._gone("" if is_status else item.version)
-        elif not is_status and (self._wanted is None or self._wanted(item)):
+        if self._on_deleted is not None and (
+            is_status or not self._codec.is_terminating(item.body, meta)
+        ):
+            self._on_deleted("" if is_status else item.version)
+        elif not is_status and (self._should_cache is None or self._should_cache(item)):
             cache.upsert(self._collection, meta, item)
         return meta, body
 
 
-class DocumentKeeper(_Collecting):
-    """Caches a document; while incomplete, it is charged to ``holder`` in ``places``."""
+class DocumentCacher(_Buffering):
+    """Caches a document; while incomplete, it is charged to ``share_holder`` in ``places``."""
 
     def __init__(
         self,
@@ -240,7 +244,7 @@ class DocumentKeeper(_Collecting):
         form: str,
         content_type: str,
         places: SharedLimit,
-        holder: str | None,
+        share_holder: str | None,
     ) -> None:
         super().__init__(MAX_DOCUMENT)
         self._cache = cache
@@ -248,27 +252,27 @@ class DocumentKeeper(_Collecting):
         self._form = form
         self._content_type = content_type
         self._places = places
-        self._holder = holder
-        self._counted = 0
+        self._holder = share_holder
+        self._charged = 0
 
     def read(self, data: bytes) -> Sequence[object]:
         """Buffer the next piece; return nothing."""
         if not self._places.has_room_for(self._holder):
             raise BadBody("too much is being read of this and other documents")
-        self._count(self._counted + len(data))
+        self._charge(self._charged + len(data))
         return super().read(data)
 
     def end(self) -> None:
         """Process the end."""
-        document = KeptDocument(self._content_type, self._whole())
-        self._count(0)
-        self._cache.keep_document("", self._path, self._form, document)
+        document = CachedDocument(self._content_type, self._body())
+        self._charge(0)
+        self._cache.store_document("", self._path, self._form, document)
 
     def abandon(self) -> None:
         """Discard the body."""
         super().abandon()
-        self._count(0)
+        self._charge(0)
 
-    def _count(self, size: int) -> None:
-        self._places.add(self._holder, size - self._counted)
-        self._counted = size
+    def _charge(self, size: int) -> None:
+        self._places.add(self._holder, size - self._charged)
+        self._charged = size
