@@ -136,8 +136,8 @@ class Messages(ast.NodeVisitor):
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self._locals[target.id] = node.value
-            share_holder = target.value if isinstance(target, ast.Subscript) else target
-            if _name(share_holder) in self._handed_on:
+            holder = target.value if isinstance(target, ast.Subscript) else target
+            if _name(holder) in self._handed_on:
                 self._take(node.value)
         self.generic_visit(node)
 

@@ -78,18 +78,18 @@ class StatusTests(SynchronousTestCase):
 
     def test_requests(self) -> None:
         """Requests are counted by verb, and by who served them."""
-        self.assertIn("In hand none", self.shown()["requests"])
+        self.assertIn("In flight none", self.shown()["requests"])
         self.limits.in_flight.update({"watch": 1200, "get": 1})
         words = self.shown()["requests"]
-        self.assertIn("In hand get 1, watch 1,200", words)
-        self.assertIn("Answered without the cloud 3", words)
-        self.assertIn("Watches that wait for the cloud 7", words)
-        self.assertEqual(("requests in hand", "1,201"), self.tiles[1])
+        self.assertIn("In flight get 1, watch 1,200", words)
+        self.assertIn("Served while offline 3", words)
+        self.assertIn("Watches open while offline 7", words)
+        self.assertEqual(("requests in flight", "1,201"), self.tiles[1])
 
     def test_cache(self) -> None:
         """The size of the cache, and its limit."""
         words = self.shown()["cache"]
         self.assertIn("On disk 3.0 MiB of 1.0 GiB", words)
         self.assertIn("Clients 4", words)
-        self.assertIn("Events to be sent when the cloud is back 5", words)
+        self.assertIn("Events to be sent when the cloud is reachable 5", words)
         self.assertIn("no room 7", words)

@@ -48,8 +48,8 @@ def _working_mode(text: str) -> str:
     """Parse the working mode; only one is supported."""
     if text != "edge":
         raise ValueError(
-            f"{text!r} is not served: a node in the cloud reaches the API servers by itself, and"
-            " runs no hub; on edge nodes write edge"
+            f"{text!r} is not supported: a node in the cloud connects to the API servers itself,"
+            " and runs no hub; on edge nodes write edge"
         )
     return text
 

@@ -152,7 +152,7 @@ class Hub:
         try:
             self._decide(early.call)
         except Exception:
-            _log.failure("Defect: a request that came early could not be answered")
+            _log.failure("Defect: a request during startup could not be handled")
             send_failure(early.call.exchange, _DEFECT)
 
     def _decide(self, call: HubCall) -> None:

@@ -28,9 +28,9 @@ class IIdentity(Interface):
     it has just joined or its files are damaged, the hub serves from the cache.
     """
 
-    node: ClientContexts | None = Attribute("`ClientContexts | None`: present the node.")
+    node: ClientContexts | None = Attribute("`ClientContexts | None`: with the node's certificate.")
     anonymous: ClientContexts | None = Attribute(
-        "`ClientContexts | None`: present nobody, for requests that have a token of their own."
+        "`ClientContexts | None`: without a certificate, for requests with their own token."
     )
 
     def problem() -> str | None:

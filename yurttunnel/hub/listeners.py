@@ -148,7 +148,7 @@ class HubListeners(MultiService):
     def problem(self) -> str | None:
         """Return the addresses on which pods cannot connect to the hub yet."""
         closed = [what for what, each in self._retrying.items() if not each.listens]
-        return f"nobody listens yet on {'; '.join(closed)}" if closed else None
+        return f"the hub does not listen yet on {'; '.join(closed)}" if closed else None
 
     def drain(self, end_watches: Callable[[], object]) -> Deferred[None]:
         """Close the ports, and wait a moment for responses to end, before their producers stop.

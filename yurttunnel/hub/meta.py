@@ -80,9 +80,9 @@ def _token_answer(take: TakeToken, request: PageRequest) -> PageResponse:
         return _answer({"message": str(error)}, 400)
     joins = take(token)
     _log.info("the bootstrap token {id} was posted to /v1/token", id=token.id)
-    message = "the node joins with it; /v1/readyz tells how that goes"
+    message = "the node joins with it; /v1/readyz reports the progress"
     if not joins:
-        message = "it is not needed: the node has a certificate that is good"
+        message = "it is not needed: the node has a valid certificate"
     return _answer({"message": message, "joins": joins})
 
 

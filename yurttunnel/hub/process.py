@@ -325,7 +325,7 @@ def _cloud_problem(health: Health) -> str | None:
     if health.online:
         return None
     problems = [
-        f"{each.server}: {each.problem or 'not asked yet'}" for each in health.servers.values()
+        f"{each.server}: {each.problem or 'not checked yet'}" for each in health.servers.values()
     ]
     return f"no API server can be reached: {'; '.join(problems)}"
 

@@ -36,7 +36,7 @@ def _servers(health: Health, moment: PageContext) -> Section:
     columns: list[Column[ServerHealth]] = [
         Column("Server", lambda each: str(each.server), "name"),
         Column("State", lambda each: mark(_MARKS[each.state], each.state.value)),
-        Column("Why", lambda each: each.problem or "", "text"),
+        Column("Reason", lambda each: each.problem or "", "text"),
     ]
     content = listing(
         "API servers",
@@ -53,28 +53,30 @@ def _servers(health: Health, moment: PageContext) -> Section:
 def _requests(limits: Limits, offline: Offline, moment: PageContext) -> Section:
     verbs = [f"{verb} {number:,}" for verb, number in sorted(limits.in_flight.items()) if number]
     rows = [
-        ("In hand", ", ".join(verbs) or "none"),
-        ("Turned away, since there were too many", f"{limits.rejected:,}"),
-        ("Answered without the cloud", f"{sum(offline.responses.values()):,}"),
-        ("Watches that wait for the cloud", f"{len(offline.open_watches):,}"),
+        ("In flight", ", ".join(verbs) or "none"),
+        ("Rejected, because too many were in flight", f"{limits.rejected:,}"),
+        ("Served while offline", f"{sum(offline.responses.values()):,}"),
+        ("Watches open while offline", f"{len(offline.open_watches):,}"),
     ]
     in_flight = f"{limits.in_flight.total():,}"
-    return Section("requests", _table("Requests", rows), "streams", ("requests in hand", in_flight))
+    return Section(
+        "requests", _table("Requests", rows), "streams", ("requests in flight", in_flight)
+    )
 
 
 def _cache(stats: CacheStats) -> Section:
     rows = [
         ("On disk", f"{formatting.size(stats.size)} of {formatting.size(stats.max_size)}"),
-        ("Waits for the disk", formatting.size(stats.queued)),
+        ("Queued for the disk", formatting.size(stats.queued)),
         ("Clients", f"{stats.clients:,}"),
-        ("Events to be sent when the cloud is back", f"{stats.events:,}"),
+        ("Events to be sent when the cloud is reachable", f"{stats.events:,}"),
         (
-            "Dropped, since too much waited or there was no room",
+            "Dropped, because too much was queued or there was no room",
             f"{stats.dropped + stats.refused:,}",
         ),
     ]
-    content = _table("Kept for an outage", rows)
-    return Section("cache", content, "streams", ("clients kept", f"{stats.clients:,}"))
+    content = _table("Cache", rows)
+    return Section("cache", content, "streams", ("cached clients", f"{stats.clients:,}"))
 
 
 def _table(heading: str, rows: list[tuple[str, str]]) -> list[Markup]:

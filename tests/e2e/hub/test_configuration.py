@@ -43,7 +43,7 @@ class ConfigurationTests(HubTestCase):
         await self.reconnect(cloud, hub)
         self.configure(cloud, cache_agents="other")
         await self.eventually(
-            lambda: "is not kept any longer" in hub.log, "the client is forgotten", NOTICED_SECONDS
+            lambda: "was deleted" in hub.log, "the client is evicted", NOTICED_SECONDS
         )
         await client.get(ALL_PODS)
         await self.settled(hub)

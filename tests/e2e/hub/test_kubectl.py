@@ -42,7 +42,7 @@ SHOWN = (
 )
 """Commands with the same output through the hub and without it."""
 
-UNSURE = f"when it was last known; node {NODE} cannot reach the Kubernetes API"
+UNSURE = f"when the API was last reachable; node {NODE} cannot reach the Kubernetes API"
 """The offline message for an object that does not exist."""
 
 # Versions of lists, ages, and host names.

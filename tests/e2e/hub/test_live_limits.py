@@ -19,7 +19,7 @@ MAPS, MAP_BYTES = 24, 900_000
 
 LIMITS = ("max-watches", "max-requests-in-flight")
 
-FULL = "What the API answers is not kept for an outage"
+FULL = "The responses of the API are not cached for an outage"
 
 ALL_CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 

@@ -307,7 +307,7 @@ class SlowDiskTests(TroubleTestCase):
         tell_list(self.cache, [item(f"pod-{n}", body=BODY * 30) for n in range(50)], 9)
         self.assertEqual({"a": "1"}, self.names())
         self.assertEqual((1, 0), (self.cache.stats.refused, self.cache.stats.queued))
-        self.assertEqual(1, self.said("is not kept: 4 MB"))
+        self.assertEqual(1, self.said("is not cached: 4 MB"))
 
     def test_a_page_that_was_dropped(self) -> None:
         """A list with a dropped page removes nothing, and is not complete."""
@@ -367,7 +367,7 @@ class HangingDiskTests(TroubleTestCase):
             self.assertNoResult(each)
         self.clock.advance(0.1)
         for each in readings:
-            self.assertIn("did not give what is kept in time", self.failure(each))
+            self.assertIn("did not return the cached data in time", self.failure(each))
 
 
 class FullDiskTests(SynchronousTestCase):

@@ -175,7 +175,7 @@ class RoomTests(GuestTestCase):
             tell_list(self.cache, [], 5, pods_of(f"name-{number} a"))
             self.clock.advance(BATCH_SECONDS)
         self.assertEqual(19, self.cache.stats.evicted)
-        self.assertEqual(1, self.said("is not kept any longer"))
+        self.assertEqual(1, self.said("was deleted"))
 
 
 class EventTests(GuestTestCase):
@@ -257,7 +257,7 @@ class DocumentTests(GuestTestCase):
     def assert_gone(self, number: int) -> None:
         """Assert that the eviction of this many documents is logged and counted."""
         self.assertEqual(number, self.cache.stats.evicted_documents)
-        said = self.said("of the kept answers of discovery and OpenAPI are not kept any longer")
+        said = self.said("of the cached discovery and OpenAPI responses were deleted")
         self.assertEqual(number > 0, said > 0)
         self.assertLess(said, 3)
 

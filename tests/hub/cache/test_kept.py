@@ -225,7 +225,9 @@ class ClientTests(CacheTestCase):
         items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
         tell_list(self.cache, items, 10)
         self.clock.advance(1)
-        self.assertIn("has reached its bound of 0 MB with what kubelet needs", self.cache.problem())
+        self.assertIn(
+            "has reached its limit of 0 MB with the data of kubelet", self.cache.problem()
+        )
         self.assertEqual({"a": "1"}, self.names())
 
     def start_bounded(self, max_bytes: int) -> None:

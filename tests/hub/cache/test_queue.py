@@ -141,8 +141,8 @@ class BoundTests(SynchronousTestCase):
             waiting.put(Statements())
         before = time.process_time()
         for _ in range(100):
-            self.assertFalse(waiting.is_lacking(PODS))
-            self.assertNoResult(waiting.mark())
+            self.assertFalse(waiting.is_incomplete(PODS))
+            self.assertNoResult(waiting.barrier())
         self.assertLess(time.process_time() - before, 0.5)
 
     def test_mark_behind_lists_that_have_too_much_behind_them(self) -> None:

@@ -177,13 +177,13 @@ class KindTests(SynchronousTestCase):
     def test_dummy(self) -> None:
         """If the kernel has dummy interfaces, it is one."""
         links = FakeLinks()
-        self.assertEqual("made, as a dummy", self.ensure(links)[0])
+        self.assertEqual("created as a dummy", self.ensure(links)[0])
         self.assertEqual(["dummy", "mark", "add_address", "set_up", "closed"], links.calls)
 
     def test_tap(self) -> None:
         """Otherwise it is a TAP device."""
         links = FakeLinks(errno.EOPNOTSUPP)
-        self.assertEqual("made, as a TAP device", self.ensure(links)[0])
+        self.assertEqual("created as a TAP device", self.ensure(links)[0])
         self.assertEqual(["tap", "mark", "add_address", "set_up", "closed"], links.calls)
 
     def test_not_permitted(self) -> None:

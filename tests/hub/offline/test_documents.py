@@ -32,7 +32,7 @@ class DocumentTests(OfflineTestCase):
 
     def test_missing(self):
         """A missing document is not a 404, which would mean that the API group does not exist."""
-        status = self.assert_status(503, "ServiceUnavailable", "was never asked for", "/apis/x/v1")
+        status = self.assert_status(503, "ServiceUnavailable", "was never requested", "/apis/x/v1")
         self.assertNotIn("details", status)
         self.assertNotIn(b"retry-after", self.ask("/apis/x/v1")[1])
 

@@ -51,7 +51,11 @@ class LoopbackTests(OfflineTestCase):
     def test_impersonation(self):
         """Impersonation needs the API."""
         self.assert_status(
-            503, "ServiceUnavailable", "act for somebody else", TARGET, b"Impersonate-User: admin"
+            503,
+            "ServiceUnavailable",
+            "can authorize impersonation",
+            TARGET,
+            b"Impersonate-User: admin",
         )
 
 

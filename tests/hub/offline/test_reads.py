@@ -88,11 +88,11 @@ class GetTests(OfflineTestCase):
     def test_unknown(self):
         """An unknown object is not a 404, because it may exist."""
         target = "/api/v1/namespaces/n/configmaps/a"
-        status = self.assert_status(503, "ServiceUnavailable", "was never seen here", target)
+        status = self.assert_status(503, "ServiceUnavailable", "was never received here", target)
         self.assertEqual({"retryAfterSeconds": 1}, status["details"])
         self.assertEqual(b"1", self.ask(target)[1][b"retry-after"])
         self.keep_one("configmaps.v1.core", item("b"))
-        self.assert_status(503, "ServiceUnavailable", "was never seen here", target)
+        self.assert_status(503, "ServiceUnavailable", "was never received here", target)
 
     def test_forms(self):
         """The best accepted form with cached data is served."""
@@ -147,7 +147,7 @@ class GetTests(OfflineTestCase):
         """A client that is not cached gets a response that says so."""
         target = "/api/v1/namespaces/n/secrets/a"
         self.assert_status(
-            503, "ServiceUnavailable", "answers to curl about", target, agent=b"curl/8"
+            503, "ServiceUnavailable", "responses to curl about", target, agent=b"curl/8"
         )
 
 
@@ -365,13 +365,13 @@ class PageTests(OfflineTestCase):
         _, token, _ = self.page("limit=2")
         self.cache.remove(Scope(collection("kubelet", "services.v1.core")), item("s0", ""))
         target = f"/api/v1/services?limit=2&continue={token}"
-        self.assert_status(410, "Expired", "begin the list anew", target)
+        self.assert_status(410, "Expired", "start the list again", target)
 
     def test_pages_that_the_api_began(self):
         """A list that began with the API cannot be continued offline."""
         for token in ("abc", "eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ==", "W10=", "%7B", "eDo="):
             target = f"/api/v1/services?limit=2&continue={token}"
-            self.assert_status(410, "Expired", "begin the list anew", target)
+            self.assert_status(410, "Expired", "start the list again", target)
 
 
 class TransformTests(OfflineTestCase):
@@ -467,9 +467,11 @@ class TransformTests(OfflineTestCase):
         columns = self.table(target, agent=kubectl)
         self.assertEqual((["Name", "Age"], [["a", "<unknown>"]]), columns)
         _, fields, _ = self.ask(target, TABLE, agent=kubectl)
-        self.assertIn(b"this is what its kubelet knows, and may be a part", fields[b"warning"])
+        self.assertIn(
+            b"this is what its kubelet has cached, and may be incomplete", fields[b"warning"]
+        )
         self.assert_status(
-            503, "ServiceUnavailable", "is not kept here", "/api/v1/secrets", agent=kubectl
+            503, "ServiceUnavailable", "are not cached here", "/api/v1/secrets", agent=kubectl
         )
 
     def test_pages_of_the_hub(self):
@@ -479,7 +481,7 @@ class TransformTests(OfflineTestCase):
         target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
         agent = PAGES.encode()
         self.keep_one("pods.v1.core", item("part", node="edge-1"))
-        self.assert_status(503, "ServiceUnavailable", "is not kept here", target, agent=agent)
+        self.assert_status(503, "ServiceUnavailable", "are not cached here", target, agent=agent)
         self.keep("pods.v1.core", item("new", node="edge-1"), **of_node)
         self.assertEqual(["new"], self.names(target, agent=agent))
 

@@ -233,7 +233,7 @@ class EventTests(OfflineTestCase):
         field = b"Authorization: Bearer " + token.encode()
         found = [self.create({"metadata": {"name": "e"}}, field)[0] for _ in range(640)]
         self.assertEqual({201: 625, 503: 15}, Counter(found))
-        self.refused(503, "n:loud take all the room", field)
+        self.refused(503, "n:loud use the whole share", field)
 
     def test_shares_are_of_what_is_kept(self):
         """The stored size counts: with an added time, non-ASCII text is twice as long."""

@@ -125,7 +125,7 @@ class OneServerTests(HealthTestCase):
         self.assertEqual([("a", False)], self.lost)
         self.assertEqual([True, False], self.turns)
         problem = self.health.servers[self.servers[0]].problem
-        self.assertTrue(problem in ("no answer within 2 s", "the connection was given up"))
+        self.assertTrue(problem in ("no response within 2 s", "the connection was given up"))
 
     def test_black_hole_of_connections(self):
         """The same applies if a cancelled attempt fails with another error."""
@@ -193,13 +193,13 @@ class OneServerTests(HealthTestCase):
     def test_a_good_one_between(self):
         """Successful checks must be consecutive."""
         self.start()
-        self.down[self.servers[0]] = "it answers 503"
+        self.down[self.servers[0]] = "it responds with 503"
         self.pass_time(12)
         self.checks.clear()
         self.down.clear()
         while not self.checks:
             self.clock.advance(0.1)
-        self.down[self.servers[0]] = "it answers 503"
+        self.down[self.servers[0]] = "it responds with 503"
         self.pass_time(1.1)
         self.down.clear()
         self.checks.clear()
@@ -288,7 +288,7 @@ class OtherSettingsTests(HealthTestCase):
         self.pass_time(4.9)
         self.assertIs(State.UNHEALTHY, self.state())
         self.silent.clear()
-        self.down[self.servers[0]] = "it answers 500"
+        self.down[self.servers[0]] = "it responds with 500"
         self.checks.clear()
         while not self.checks:
             self.clock.advance(0.1)

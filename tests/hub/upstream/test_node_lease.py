@@ -211,7 +211,7 @@ class SignOfLifeTests(PlayedServers):
             self.successResultOf(checked)
         forbidden, refused = self.lines
         self.assertIn("leases", forbidden)
-        self.assertIn("the API answers 409", refused)
+        self.assertIn("the API responds with 409", refused)
 
     def test_failures(self):
         """A server that fails, or rejects the node's certificate, is unhealthy."""

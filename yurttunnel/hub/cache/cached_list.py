@@ -30,7 +30,7 @@ def with_timeout(clock: IReactorTime, reading: Deferred[_Result]) -> Deferred[_R
 
 def _explain(failure: Failure) -> NoReturn:
     failure.trap(TimeoutError)
-    raise CacheFailed("the disk did not give what is kept in time")
+    raise CacheFailed("the disk did not return the cached data in time")
 
 
 @implementer(ICachedList)

@@ -14,9 +14,9 @@ _ADVICE = {
     sqlite3.SQLITE_READONLY: "it cannot be written to ({error}): see how its disk is mounted",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened: see what its directory and its disk allow",
     sqlite3.SQLITE_PERM: "it cannot be opened: see what its directory and its disk allow",
-    sqlite3.SQLITE_BUSY: "another process holds it: see who has it open (fuser)",
-    sqlite3.SQLITE_LOCKED: "another process holds it: see who has it open (fuser)",
-    sqlite3.SQLITE_PROTOCOL: "another process holds it: see who has it open (fuser)",
+    sqlite3.SQLITE_BUSY: "another process has locked it: find it with fuser",
+    sqlite3.SQLITE_LOCKED: "another process has locked it: find it with fuser",
+    sqlite3.SQLITE_PROTOCOL: "another process has locked it: find it with fuser",
     sqlite3.SQLITE_NOMEM: "there is no memory left: give the process more",
 }
 
@@ -36,8 +36,8 @@ class LimitReached(CacheFailed):
 
     def __init__(self, path: Path, max_bytes: int, clients: Iterable[str]) -> None:
         super().__init__(
-            f"the cache {path} has reached its bound of {max_bytes // 1_000_000} MB with what"
-            f" {', '.join(sorted(clients))} needs: raise it"
+            f"the cache {path} has reached its limit of {max_bytes // 1_000_000} MB with the data"
+            f" of {', '.join(sorted(clients))}: raise the limit"
         )
         self._path = path
         self.max_bytes = max_bytes

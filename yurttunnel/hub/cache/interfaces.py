@@ -86,15 +86,15 @@ class ICachedList(Interface):
     """A cached list: a snapshot that later writes do not change."""
 
     meta: ListMeta = Attribute(
-        "`ListMeta`: with the version up to which all is known. If it is not complete, that is the"
-        " version of the object where the scope has one name, the oldest where several namespaces"
-        " have one, and else the largest one that was ever seen of its collection."
+        "`ListMeta`: with the version up to which everything is known. For an incomplete list it is"
+        " the version of the object if the scope has one name, the oldest if several namespaces"
+        " have that name, and otherwise the newest version seen of its collection."
     )
     complete: bool = Attribute(
-        "`bool`: all of the scope was listed once, and is known; else it may lack some."
+        "`bool`: the whole scope was listed, and is known; otherwise objects may be missing."
     )
     sizes: Sequence[int] = Attribute(
-        "`Sequence[int]`: bytes of each item, in the order of their namespaces and names."
+        "`Sequence[int]`: the sizes of the items in bytes, by namespace and name."
     )
 
     def read() -> Deferred[Sequence[Item]]:

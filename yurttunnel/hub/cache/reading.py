@@ -59,7 +59,7 @@ class Reader(Connection):
         try:
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != schema.VERSION:
-                raise CacheFailed(f"the cache {self._path} could not be made yet")
+                raise CacheFailed(f"the cache {self._path} has not been created yet")
         except BaseException:
             connection.close()
             raise

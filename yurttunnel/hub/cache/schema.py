@@ -10,7 +10,7 @@ VERSION = 5
 
 TABLES = """
 CREATE TABLE collections (
-    -- Drawn, so that none is given twice, nor in another file: see lists.py.
+    -- Random, so that no id is used twice, not even in another file: see lists.py.
     id INTEGER PRIMARY KEY,
     client TEXT NOT NULL,
     resource TEXT NOT NULL,
@@ -19,25 +19,25 @@ CREATE TABLE collections (
     api_version TEXT NOT NULL,
     kind TEXT NOT NULL,
     columns BLOB NOT NULL,
-    -- The largest that was ever seen; no affinity, see versions.py.
+    -- The newest version seen so far; no column affinity, see versions.py.
     version NOT NULL,
-    -- In which hour its client asked last, see clients.py.
+    -- The hour of its client's last request, see clients.py.
     hour INTEGER NOT NULL,
-    -- What its objects and selections take; the triggers below keep it. A text has a length in
-    -- characters, its bytes are those of a BLOB.
+    -- The size of its objects and scopes in bytes, maintained by the triggers below. The length
+    -- of a text is in characters, that of a BLOB in bytes.
     bytes INTEGER NOT NULL DEFAULT 0,
     UNIQUE (client, resource, form, view)
 );
--- What was listed completely.
+-- The scopes that were listed completely.
 CREATE TABLE scopes (
     id INTEGER PRIMARY KEY,
     collection INTEGER NOT NULL,
     namespace TEXT NOT NULL,
     label_selector TEXT NOT NULL,
     field_selector TEXT NOT NULL,
-    -- That of the list, or up to which a watch of the very scope has told of all.
+    -- The version of the list, or up to which a watch of exactly this scope has reported all.
     version NOT NULL,
-    -- Before this version it may lack what another scope has told to be gone. 0 for none.
+    -- Below this version it may lack objects that another scope has reported as deleted; or 0.
     whole_from INTEGER NOT NULL,
     UNIQUE (collection, namespace, label_selector, field_selector)
 );
@@ -49,9 +49,9 @@ CREATE TABLE objects (
     version NOT NULL,
     labels TEXT NOT NULL,
     node TEXT NOT NULL,
-    -- Bytes of the body.
+    -- The size of the body in bytes.
     size INTEGER NOT NULL,
-    -- The last one: what is looked for in the others does not read it.
+    -- The last column, so that searches by the others do not read it.
     body BLOB NOT NULL,
     UNIQUE (collection, namespace, name)
 );
@@ -64,7 +64,7 @@ CREATE TABLE documents (
     body BLOB NOT NULL,
     UNIQUE (client, path, form)
 );
--- An id is never given twice, nor in another file: an event may be dropped late.
+-- An id is never reused, not even in another file: an event may be deleted late.
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
     path TEXT NOT NULL,
@@ -97,7 +97,7 @@ CREATE TRIGGER scope_goes AFTER DELETE ON scopes BEGIN
         - 2 * length(CAST(OLD.label_selector || OLD.field_selector AS BLOB)) - 500
         WHERE id = OLD.collection;
 END;
--- The hours in which clients asked, see clients.py.
+-- The number of hours with requests, see clients.py.
 CREATE TABLE hours (hour INTEGER NOT NULL);
 INSERT INTO hours VALUES (0);
 INSERT INTO sqlite_sequence VALUES ('events', abs(random() % 4294967296));

@@ -287,7 +287,7 @@ class Cache(Service):
             del self._refused_tokens[next(iter(self._refused_tokens))]
 
     def _defect(self, failure: Failure) -> None:
-        self._log.failure("Defect: hours are not counted, so no client is forgotten", failure)
+        self._log.failure("Defect: hours are not counted, so no client is evicted", failure)
 
     def _note_use(self, collection: Collection) -> None:
         if len(self._used) >= MAX_USED:
@@ -385,7 +385,7 @@ class Cache(Service):
     def _list_refused(self, scope: Scope) -> None:
         self._writer.stats.refused += 1
         self._warnings.warn(
-            "A list of {resource} for {client} is not kept: {size} MB wait for the cache"
+            "A list of {resource} for {client} is not cached: {size} MB wait to be written"
             " already; offline requests get its previous state",
             resource=scope.collection.resource,
             client=scope.collection.client,

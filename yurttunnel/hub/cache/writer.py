@@ -120,8 +120,8 @@ class Writer:
         await self._loop.stopService()
         if any(queue.is_busy or queue.has_postponed for queue in self._queues):
             self._log.error(
-                "The last changes were not kept within {seconds:g} s: the cache {path} has what"
-                " was there before",
+                "The last changes were not written within {seconds:g} s: the cache {path} has the"
+                " previous state",
                 seconds=FLUSH_SECONDS,
                 path=self._path,
             )
@@ -160,7 +160,7 @@ class Writer:
     def event_problem(self, queue: WriteQueue) -> str | None:
         """Return why no Event can be stored by way of a queue."""
         if queue.has_postponed:
-            return f"the cache {self._path} has no room for those that were taken before"
+            return f"the cache {self._path} has no room for the Events that were accepted before"
         return self.problem()
 
     def _write_problem(self) -> str | None:
@@ -171,9 +171,8 @@ class Writer:
             self._write_began is not None
             and self._clock.seconds() - self._write_began > SLOW_SECONDS
         ):
-            return (
-                f"the cache {self._path}: a write takes more than {SLOW_SECONDS:g} s: see its disk"
-            )
+            seconds = f"{SLOW_SECONDS:g} s"
+            return f"the cache {self._path}: a write takes more than {seconds}: check its disk"
         return None
 
     def report_damage(self, damage: CacheDamaged, opened: int) -> None:
@@ -297,7 +296,7 @@ class Writer:
         if queue is self.own:
             self._drop_reason = refused
         self._warnings.warn(
-            "A list, or changes, for {clients} are not kept: {reason}; until the next list,"
+            "A list or changes for {clients} are not cached: {reason}; until the next list,"
             " offline requests may get no or outdated objects",
             clients=", ".join(sorted(clients)) or "the node",
             reason=refused,
@@ -308,14 +307,14 @@ class Writer:
             # Any client can create and displace guests, with new names.
             info = self._warnings.info if self._is_guest(client) else self._log.info
             info(
-                "What {client} knows of the API is not kept any longer: it was not asked for"
-                " lately, is not to be kept, or there is no room for it",
+                "The cached data of {client} was deleted: it was not requested lately, is not to"
+                " be cached any longer, or there is no room for it",
                 client=client,
             )
         documents = sum(each.documents for each in done)
         if documents:
             self._warnings.info(
-                "{count} of the kept answers of discovery and OpenAPI are not kept any longer: the"
+                "{count} of the cached discovery and OpenAPI responses were deleted: the"
                 " cache {path} has no room for them",
                 count=documents,
                 path=self._path,
@@ -339,7 +338,7 @@ class Writer:
     def _fail(self, failure: CacheFailed) -> None:
         if str(failure) != str(self._problem):
             self._log.error(
-                "What the API answers is not kept for an outage: {reason}; retrying",
+                "The responses of the API are not cached for an outage: {reason}; retrying",
                 reason=failure,
             )
         self._problem = failure
@@ -351,7 +350,7 @@ class Writer:
 
     def _log_no_room(self) -> None:
         self._warnings.warn(
-            "A list, or changes, for a client that is not one of the node's own are not kept: the"
+            "A list or changes for a client that is not one of the node's own are not cached: the"
             " cache {path} is full: raise --cache-max-bytes",
             path=self._path,
         )
@@ -359,7 +358,7 @@ class Writer:
     def _dropped(self, count: int) -> None:
         self.stats.dropped += count
         self._warnings.warn(
-            "{count} of the changes that wait for the cache {path} were dropped: its disk is"
+            "{count} of the changes queued for the cache {path} were dropped: its disk is"
             " slow, full or broken; offline requests may get outdated objects",
             count=count,
             path=self._path,

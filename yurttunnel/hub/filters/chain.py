@@ -174,8 +174,8 @@ class _Member:
         except Exception:
             # As below; and failing the request would be worse for all clients.
             applies = self.hides and request.resource is not None and request.verb in READ_VERBS
-            becomes = "goes through it" if applies else "does not go through it"
-            self._failed("say whether it is for a request", becomes)
+            becomes = "is filtered" if applies else "is not filtered"
+            self._failed("decide whether it applies to a request", becomes)
             return applies
 
     def change(self, obj: Object) -> Object | None:
@@ -185,14 +185,14 @@ class _Member:
         except Exception:
             # Filters are third-party code. A missing object is worse for the client, unless it must
             # not see the object.
-            self._failed("change an object", "is hidden" if self.hides else "passes as it is")
+            self._failed("change an object", "is hidden" if self.hides else "passes unchanged")
             return None if self.hides else obj
 
     def _failed(self, what: str, becomes: str) -> None:
         if not self._failures[self.name]:
             self._log.failure(
-                "Defect: the filter {name} could not {what}, which {becomes}. Later ones are only"
-                " counted",
+                "Defect: the filter {name} could not {what}, which {becomes}. Later"
+                " failures are only counted",
                 name=self.name,
                 what=what,
                 becomes=becomes,

@@ -54,7 +54,7 @@ class IFilter(Interface):
     """A running filter."""
 
     hides: bool = Attribute(
-        "`bool`: it hides objects, and so one that it fails on; without, such a one passes."
+        "`bool`: it hides objects, and any object that it fails on is hidden; else that passes."
     )
 
     def applies(request: ApiRequest) -> bool:
@@ -74,8 +74,10 @@ class IFilter(Interface):
 class IFilterMaker(IPlugin):
     """Creates a filter when the hub starts; a plugin, so that other packages can have filters."""
 
-    name: str = Attribute("`str`: as flags and ``yurt-hub-cfg`` have it.")
-    components: Collection[str] = Attribute("`Collection[str]`: for whose requests it always is.")
+    name: str = Attribute("`str`: its name in flags and ``yurt-hub-cfg``.")
+    components: Collection[str] = Attribute(
+        "`Collection[str]`: the clients that it always applies to."
+    )
 
     def make(site: FilterSite, changed: Callable[[], object]) -> IFilter:
         """Create the filter.

@@ -14,7 +14,9 @@ from yurttunnel.hub.media.json_watches import event_form
 from yurttunnel.hub.request.failures import send_failure
 from yurttunnel.hub.request.requests import HubCall
 
-EXPIRED = RequestFailed(410, "what yurthub does for this client has changed: list again")
+EXPIRED = RequestFailed(
+    410, "yurthub now processes responses for this client differently: list again"
+)
 
 
 def end_when_changed(tracker: IWatchTracker, call: HubCall, changed: bool) -> None:

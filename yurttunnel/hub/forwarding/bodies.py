@@ -165,10 +165,10 @@ class Decompressor:
             try:
                 piece = self._inflating.decompress(data, _MAX_INFLATED_PIECE)
             except zlib.error as error:
-                raise BadBody(f"its compression cannot be read: {error}") from None
+                raise BadBody(f"it cannot be decompressed: {error}") from None
             room -= len(piece)
             if room < 0:
-                raise BadBody(f"it is {_MAX_RATIO} times as long without its compression")
+                raise BadBody(f"it is more than {_MAX_RATIO} times as long when decompressed")
             self._cacher.read(piece)
             data = self._inflating.unconsumed_tail
         return ()
@@ -176,7 +176,7 @@ class Decompressor:
     def end(self) -> object:
         """Process the end."""
         if not self._inflating.eof:
-            raise BadBody("its compression breaks off")
+            raise BadBody("its compressed data is incomplete")
         return self._cacher.end()
 
     def abandon(self) -> None:

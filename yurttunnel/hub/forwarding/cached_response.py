@@ -37,5 +37,5 @@ class CachedResponse(ExchangeWrapper):
 
     def _check(self) -> None:
         if not self._begin():
-            raise ExchangeFailed("it has been answered meanwhile")
+            raise ExchangeFailed("another response has begun meanwhile")
         self._begun = True

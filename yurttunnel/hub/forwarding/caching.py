@@ -258,7 +258,7 @@ class DocumentCacher(_Buffering):
     def read(self, data: bytes) -> Sequence[object]:
         """Buffer the next piece; return nothing."""
         if not self._places.has_room_for(self._holder):
-            raise BadBody("too much is being read of this and other documents")
+            raise BadBody("this and other incomplete documents are too large together")
         self._charge(self._charged + len(data))
         return super().read(data)
 

@@ -46,7 +46,7 @@ class IdleScheduler:
 
     def _failed(self, failure: Failure) -> None:
         if not failure.check(SchedulerStopped):
-            self._log.failure("Defect: a list could not be read behind its client", failure)
+            self._log.failure("Defect: the deferred parsing of a list failed", failure)
 
     def close(self) -> None:
         """Stop running steps."""

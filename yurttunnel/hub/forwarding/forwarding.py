@@ -247,7 +247,7 @@ class Forwarding(ExchangeWrapper):
             return error.status, error.text
         if not failure.check(CancelledError):
             _log.failure("Defect: connecting to {server} failed", failure, server=self._server)
-        return 502, f"{self._server}: the connection was given up"
+        return 502, f"{self._server}: the connection attempt was cancelled"
 
     def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
         """See ``IExchange``; the relay gets the end of the attempt."""

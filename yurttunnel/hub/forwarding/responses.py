@@ -274,7 +274,7 @@ class ResponseHandler:
     def _count_error(self, error: Exception) -> None:
         self.unreadable += 1
         if not isinstance(error, BadBody):
-            self._log.failure("Defect: the body of an answer could not be read", Failure(error))
+            self._log.failure("Defect: the body of a response could not be parsed", Failure(error))
 
     def _abort(self, plan: ResponsePlan, abort: Callable[[], object], error: Exception) -> None:
         self._count_error(error)

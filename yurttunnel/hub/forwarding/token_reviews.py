@@ -182,4 +182,4 @@ class TokenReviews:
         self._cache.delete_token(digest)
 
     def _defect(self, failure: Failure) -> None:
-        self._log.failure("Defect: whose a token is could not be asked", failure)
+        self._log.failure("Defect: the review of a token failed", failure)

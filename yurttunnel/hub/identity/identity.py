@@ -136,7 +136,7 @@ class HubIdentity(MultiService):
         self.certificate.on_change.append(lambda _: self._certificate_changed())
         self.serving_certificate.on_change.append(lambda _: self._use())
         storing = Reconciler(
-            reactor, _STORE_RETRY_SECONDS, "keeping the cluster's authorities", self._retry_storing
+            reactor, _STORE_RETRY_SECONDS, "storing the cluster's authorities", self._retry_storing
         )
         for part in (self._authorities, self.certificate, self.serving_certificate, storing):
             part.setServiceParent(self)
@@ -231,7 +231,7 @@ class HubIdentity(MultiService):
     def _misfit(self, certificate: x509.Certificate, name: str) -> str | None:
         """Complete the sentence "the certificate ..." if this node cannot use it in its cluster."""
         if not self._authorities.current:
-            return f"is of no use without the cluster's authorities in {self._authorities.path}"
+            return f"cannot be used without the cluster's authorities in {self._authorities.path}"
         try:
             attributes = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
         except ValueError as error:

@@ -85,8 +85,8 @@ class IListWriter(Interface):
     """Builds one list from the sizes of its items, so that it can be streamed."""
 
     length: int = Attribute("`int`: bytes of the whole body.")
-    head: bytes = Attribute("`bytes`: what comes before the first item.")
-    tail: bytes = Attribute("`bytes`: what comes behind the last item.")
+    head: bytes = Attribute("`bytes`: the data before the first item.")
+    tail: bytes = Attribute("`bytes`: the data after the last item.")
 
     def items(bodies: Iterable[bytes]) -> bytes:
         """Return the next items as they appear in the body."""
@@ -98,7 +98,7 @@ class ICodec(Interface):
     content_type: bytes = Attribute("`bytes`: of objects and lists.")
     watch_content_type: bytes = Attribute("`bytes`: of watches.")
     lists_need_sizes: bool = Attribute(
-        "`bool`: a list says first how long it is, so that the sizes of its items have to be known."
+        "`bool`: the length of a list comes first, so the sizes of its items must be known."
     )
 
     def list_reader(max_item: int) -> IListReader:

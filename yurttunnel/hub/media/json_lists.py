@@ -94,7 +94,7 @@ class JsonListReader:
         found = pattern.match(self._text, self._at)
         end = len(self._text) if found is None else found.end()
         if end - self._at > MAX_BETWEEN:
-            raise BadBody("this is no list in JSON")
+            raise BadBody("this is not a list in JSON")
         if found is not None:
             self._at = end
         return found
@@ -146,7 +146,7 @@ class JsonListReader:
             case "columnDefinitions" if value != b"null":
                 self._columns = value
             case self._shape.items if value != b"null":
-                raise BadBody(f"{self._member} of the list is no array")
+                raise BadBody(f"{self._member} of the list is not an array")
 
     def _after_member(self) -> bool:
         found = self._match(_AFTER_MEMBER)
@@ -186,7 +186,7 @@ class JsonListReader:
 
     def _end(self) -> bool:
         if self._text[self._at :].strip(SPACE):
-            raise BadBody("something stands behind the list")
+            raise BadBody("there is data after the list")
         self._at = len(self._text)
         return False
 

@@ -129,7 +129,7 @@ class Tables(Objects):
     def item_type(self, list_type: TypeMeta) -> TypeMeta:
         """Return the type of a Table, which is also the type of its rows."""
         if list_type.kind != TABLE:
-            raise BadBody(f"kind {list_type.kind[:60]!r} is no {TABLE}")
+            raise BadBody(f"kind {list_type.kind[:60]!r} is not a {TABLE}")
         return checked_type(list_type, TABLE)
 
     def list_type(self, type: TypeMeta) -> TypeMeta:
@@ -149,7 +149,7 @@ class Tables(Objects):
         """Parse a bookmark from the object of its row."""
         type, rows = self._table(body)
         if type.kind != TABLE or len(rows) != 1:
-            raise BadBody(f"a bookmark is no {TABLE} with one row")
+            raise BadBody(f"a bookmark is not a {TABLE} with one row")
         shown = _shown(rows[0])
         version = decode_object(shown)[1].version
         return checked_type(type, TABLE), version, ends_initial_events(shown)

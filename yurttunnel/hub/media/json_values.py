@@ -85,7 +85,7 @@ def _end_of_scalar(text: bytearray, start: int) -> int:
     if found is not None and found.end() - start <= MAX_SCALAR:
         return found.end()
     if len(text) - start > MAX_SCALAR:
-        raise BadBody("a value is no JSON")
+        raise BadBody("a value is not JSON")
     return -1
 
 

@@ -63,7 +63,7 @@ def _begin(text: bytearray, at: int) -> int:
     assert found is not None, "it matches nothing, too"
     begin = found.end()
     if begin < len(text) and text[begin] != ord("{"):
-        raise BadBody("something else than an event came")
+        raise BadBody("there is data that is not an event")
     return begin
 
 

@@ -44,7 +44,7 @@ def item_type(list_type: TypeMeta, transform: str) -> TypeMeta:
     """Return the type of a list's items; raise :class:`BadBody` for any other kind of list."""
     kind = list_type.kind.removesuffix(LIST)
     if kind in ("", list_type.kind):
-        raise BadBody(f"kind {list_type.kind[:60]!r} is no list")
+        raise BadBody(f"kind {list_type.kind[:60]!r} is not a list")
     return checked_type(TypeMeta(list_type.api_version, kind), transform)
 
 
@@ -54,7 +54,7 @@ def checked_type(type: TypeMeta, transform: str) -> TypeMeta:
     Raises :class:`BadBody` for an object without a type, or without the requested transform.
     """
     if not type.kind or not type.api_version:
-        raise BadBody("an object does not say what it is")
+        raise BadBody("an object has no kind or apiVersion")
     return transformed_type(type, transform)
 
 
@@ -64,5 +64,5 @@ def transformed_type(type: TypeMeta, transform: str) -> TypeMeta:
     A ``Status`` is accepted in place of any object.
     """
     if transform and type.kind not in (transform, STATUS):
-        raise BadBody(f"kind {type.kind[:60]!r} came where {transform} was asked for")
+        raise BadBody(f"kind {type.kind[:60]!r} is not the requested {transform}")
     return type

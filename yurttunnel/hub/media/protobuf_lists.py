@@ -120,7 +120,7 @@ class ProtobufListReader:
         """Process a field of the envelope; return where to continue: in the list, or after it."""
         if field == RAW:
             if self._has_list or self._type == UNKNOWN:
-                raise BadBody("the list is not where it has to be in its envelope")
+                raise BadBody("the list is at the wrong place in its envelope")
             self._item_type = item_type(self._type, self._transform)
             self._has_list = True
             self._list_end = end

@@ -53,11 +53,11 @@ class NodeInterface(Reconciler):
     """
 
     def __init__(self, clock: IReactorTime, settings: InterfaceSettings, run: Run) -> None:
-        super().__init__(clock, INTERVAL, f"having the interface {settings.name}", self._check)
+        super().__init__(clock, INTERVAL, f"maintaining the interface {settings.name}", self._check)
         self._clock = clock
         self._settings = settings
         self._in_thread = run
-        self._problem: str | None = "nobody has looked yet"
+        self._problem: str | None = "not checked yet"
         self.on_ready: list[Callable[[], object]] = []
         """Callbacks for each time that the address becomes available."""
         self.on_refused: list[Callable[[], object]] = []
@@ -131,7 +131,7 @@ def _ensured(links: Links, settings: InterfaceSettings) -> list[str]:
         kind = _create(links, settings.name)
         link = _created(links, settings.name)
         links.mark(link, ALIAS)
-        done.append(f"made, as a {kind}")
+        done.append(f"created as a {kind}")
     elif link.kind not in _KINDS:
         raise SteeringFailed(
             f"{settings.name} is an interface of kind {link.kind or 'hardware'}, which belongs to"
@@ -158,7 +158,9 @@ def _create(links: Links, name: str) -> str:
 def _created(links: Links, name: str) -> Link:
     link = links.find(name)
     if link is None:
-        raise SteeringFailed(f"somebody has removed the interface {name} as soon as it was created")
+        raise SteeringFailed(
+            f"another program removed the interface {name} as soon as it was created"
+        )
     return link
 
 
@@ -181,7 +183,7 @@ def _address(links: Links, link: Link, settings: InterfaceSettings) -> list[str]
 def _failed(settings: InterfaceSettings, error: NetlinkError | OSError) -> SteeringFailed:
     advice = _advice(settings, error)
     return SteeringFailed(
-        f"the interface {settings.name} with {settings.address} cannot be had"
+        f"the interface {settings.name} with {settings.address} cannot be created"
         f" ({_reason(error)}){f': {advice}' if advice else ''}"
     )
 

@@ -126,7 +126,7 @@ class EventSender(MultiService):
             self.sent += 1
             self._forget(event)
         else:
-            self._drop(event, f"the Kubernetes API answered {status}")
+            self._drop(event, f"the Kubernetes API responded with {status}")
         self._skipped.clear()
         return True
 
@@ -134,7 +134,7 @@ class EventSender(MultiService):
         """Count a failure; return whether the next Event may be sent without a pause."""
         self._failures[event.id] += 1
         if self._failures[event.id] > MAX_ATTEMPTS:
-            self._drop(event, "the Kubernetes API fails on it, and not on others")
+            self._drop(event, "the Kubernetes API fails for this Event, and not for others")
             return True
         if self._failures[event.id] == MAX_ATTEMPTS:
             self._skipped.add(event.id)

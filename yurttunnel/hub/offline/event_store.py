@@ -83,7 +83,7 @@ class EventStore:
         size = max(len(body) + len(call.caller.token), queue.MIN_EVENT_SIZE)
         problem = self._problem(call, owner, size)
         if problem is not None:
-            raise self._failures.unavailable(f"an Event cannot be kept until then: {problem}")
+            raise self._failures.unavailable(f"an Event cannot be stored until then: {problem}")
         # Without the client's parameters, which do not matter here and may be as long as a head.
         content_type = codec.content_type
         self._cache.store_event(
@@ -97,9 +97,9 @@ class EventStore:
         """Return why an Event of ``size`` bytes cannot be stored."""
         token = call.caller.token
         if self._placeholders is not None and self._placeholders.owner(token) is not None:
-            return "its token is one of this hub's own, which the API does not know"
+            return "its token is a placeholder of this hub, which the API does not know"
         if owner != NODE and self._used[owner] + size > queue.OWNER_SHARE:
-            return f"those of {owner} take all the room that one account has"
+            return f"the Events of {owner} use the whole share of one account"
         return self._cache.event_problem(token)
 
     def _named(self, body: bytes) -> bytes:

@@ -16,7 +16,9 @@ class OfflineFailures:
     def __init__(self, node_name: str) -> None:
         self._node = node_name
         self._unreachable = f"node {node_name} cannot reach the Kubernetes API"
-        self.partial = f"{self._unreachable}: this is what its kubelet knows, and may be a part"
+        self.partial = (
+            f"{self._unreachable}: this is what its kubelet has cached, and may be incomplete"
+        )
         """The warning for users who get the kubelet's data."""
 
     def unauthorized(self, why: str) -> ApiFailure:
@@ -34,30 +36,32 @@ class OfflineFailures:
 
     def cloud_only(self, request: ApiRequest) -> ApiFailure:
         """Return the failure of a request that only the API, or a node through it, can serve."""
-        return self.unavailable(f"{request.verb} of {_named(request)} is for when it is back")
+        return self.unavailable(
+            f"{request.verb} of {_named(request)} is possible only when it is reachable"
+        )
 
     def not_cached(self, request: ApiRequest, component: str) -> ApiFailure:
         """Return the failure of a request whose responses are not cached."""
         return self.unavailable(
-            f"what it answers to {component or 'clients without a User-Agent'} about"
-            f" {_named(request)} is not kept here"
+            f"its responses to {component or 'clients without a User-Agent'} about"
+            f" {_named(request)} are not cached here"
         )
 
     def not_found(self, request: ApiRequest) -> ApiFailure:
         """Return the failure for an object that did not exist when the API was last reachable."""
-        text = f"{_named(request)} not found when it was last known; {self._unreachable}"
+        text = f"{_named(request)} not found when the API was last reachable; {self._unreachable}"
         return ApiFailure(404, text, details=_details(request))
 
     def not_seen(self, request: ApiRequest) -> ApiFailure:
         """Return the failure for an object that is not known to exist or not."""
-        return self.unavailable(f"{_named(request)} was never seen here")
+        return self.unavailable(f"{_named(request)} was never received here")
 
     def never_listed(self, request: ApiRequest) -> ApiFailure:
         """Return the failure for a list that was never received; an empty one would be wrong."""
         what = _qualified(request.resource)
         if request.namespace:
             what += f" of namespace {request.namespace}"
-        text = f"{what} were never listed by this client with such a selection; {self._unreachable}"
+        text = f"{what} were never listed by this client with such a selector; {self._unreachable}"
         return ApiFailure(404, text, details=_details(request))
 
     def already_exists(self, request: ApiRequest, name: str) -> ApiFailure:
@@ -75,7 +79,7 @@ class OfflineFailures:
 
     def expired(self, why: str) -> ApiFailure:
         """Return the failure for a list that cannot be continued, and has to start again."""
-        return ApiFailure(410, f"{why}: begin the list anew")
+        return ApiFailure(410, f"{why}: start the list again")
 
     def too_new(self, requested: str, known: str) -> ApiFailure:
         """Return the failure for a requested version that is newer than the cached one.
@@ -91,8 +95,8 @@ class OfflineFailures:
         """Return the failure of a request that accepts no form that can be built here."""
         return ApiFailure(
             406,
-            "only application/json and application/vnd.kubernetes.protobuf can be had here, whole,"
-            " as Table (JSON) or as PartialObjectMetadata",
+            "only application/json and application/vnd.kubernetes.protobuf are available here, for"
+            " complete objects, Tables (JSON) and PartialObjectMetadata",
         )
 
 

@@ -40,7 +40,9 @@ class Owners:
                 return owner
         accepted = await self.accepted(caller.token)
         if accepted is None:
-            raise self._failures.unauthorized("the token was not accepted by it before, or expired")
+            raise self._failures.unauthorized(
+                "the token was not accepted by it before, or has expired"
+            )
         return accepted
 
     async def accepted(self, token: str) -> str | None:

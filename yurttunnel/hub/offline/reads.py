@@ -47,7 +47,7 @@ class Reads:
                 return
         # Not 404, which would mean that the API group does not exist. kubectl requests many groups
         # at its start, and would retry each if there were a Retry-After.
-        raise self._failures.unavailable(f"{path} was never asked for here in this form", False)
+        raise self._failures.unavailable(f"{path} was never requested here in this form", False)
 
     async def get(self, call: HubCall, owner: str) -> None:
         """Respond with an object."""
@@ -80,7 +80,7 @@ def check_version(options: ListOptions, meta: ListMeta, failures: OfflineFailure
     """
     requested, known = options.resource_version, meta.version
     if options.resource_version_match == "Exact" and requested != known:
-        raise failures.expired(f"version {requested} is not kept here, only {known}")
+        raise failures.expired(f"version {requested} is not cached here, only {known}")
     if is_older(version_of(known), version_of(requested)):
         raise failures.too_new(requested, known)
 

@@ -120,7 +120,7 @@ class Offline(MultiService):
         owner = await self._owners.owner(call.caller)
         request = call.request
         if b"impersonate-user" in call.exchange.head.by_name:
-            raise self._failures.unavailable("only it says who may act for somebody else")
+            raise self._failures.unavailable("only it can authorize impersonation")
         if request.resource is None:
             if request.verb != "get":
                 raise self._failures.cloud_only(request)
@@ -166,7 +166,7 @@ class Offline(MultiService):
             case ExchangeFailed() | TimeoutError():
                 # The client has disconnected, or does not read the response.
                 return ApiFailure(503, str(error))
-        self._log.failure("Defect: a request could not be answered offline", failure)
+        self._log.failure("Defect: a request could not be served offline", failure)
         return ApiFailure(500, "the hub has a defect; its log has more")
 
     def _count(self, call: HubCall) -> None:

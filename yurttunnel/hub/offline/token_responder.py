@@ -164,4 +164,4 @@ def _content_type(call: HubCall) -> bytes:
 
 
 def _reject(kind: str, error: BadBody) -> NoReturn:
-    raise RequestFailed(400, f"the body is no {kind}: {error}") from None
+    raise RequestFailed(400, f"the body is not a {kind}: {error}") from None

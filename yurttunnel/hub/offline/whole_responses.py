@@ -51,6 +51,6 @@ class WholeResponses:
         share_holder = call.share_holder
         places = self._places[share_holder is not None]
         if not places.has_room_for(share_holder):
-            raise self._failures.unavailable("clients are being sent too much of what is kept")
+            raise self._failures.unavailable("too much cached data is being sent to clients")
         places.add(share_holder, size)
         call.exchange.on_end(lambda _: places.add(share_holder, -size))

@@ -94,7 +94,7 @@ class Connections:
         if key is None:
             contexts = self._contexts(as_node)
             if contexts is None:
-                problem = self._identity.problem() or "it is being asked for"
+                problem = self._identity.problem() or "it is being requested"
                 return fail(RequestFailed(503, f"this node has no certificate yet: {problem}"))
             key = ConnectionKey(server, as_node, contexts, contexts.generation)
             self._keys[server, as_node] = key

@@ -102,7 +102,7 @@ class ServerHealth(Reconciler):
         try:
             self.problem = await trying.addTimeout(self._settings.timeout, self._clock)
         except DeferredTimeout:
-            self.problem = f"no answer within {self._settings.timeout:g} s"
+            self.problem = f"no response within {self._settings.timeout:g} s"
         if self.problem is None:
             self._succeeded()
         else:
@@ -226,4 +226,4 @@ def _call(callback: Callable[..., object], *arguments: bool) -> None:
         callback(*arguments)
     except Exception:
         # The other callbacks must be called nevertheless.
-        _log.failure("Defect: a change of connectivity could not be told")
+        _log.failure("Defect: a callback for a change of connectivity failed")

@@ -136,8 +136,8 @@ class NodeLease:
                 self.renewals += 1
             elif response.status in _REJECTIONS:
                 self._limited.warn(
-                    "the Lease of {node} was not renewed: the API answers {status}; retrying at"
-                    " the next check, and if that goes on, the node becomes NotReady",
+                    "the Lease of {node} was not renewed: the API responds with {status}; retrying"
+                    " at the next check; if this continues, the node becomes NotReady",
                     node=self._node,
                     status=response.status,
                 )
@@ -182,12 +182,12 @@ class NodeLease:
                 " POST /v1/token of the meta port"
             )
         if response.status >= 500:
-            raise CheckFailed(f"it answers {response.status}")
+            raise CheckFailed(f"it responds with {response.status}")
         if response.status == 403:
             self._limited.error(
                 "the Lease of {node} cannot be renewed, so the node becomes NotReady: the API"
-                " answers 403; its authorizers must have Node, or the node's group needs verbs"
-                " get, create and patch on leases in {namespace}",
+                " responds with 403; its authorizers must include Node, or the node's group needs"
+                " verbs get, create and patch on leases in {namespace}",
                 node=self._node,
                 namespace=LEASE_NAMESPACE,
             )
