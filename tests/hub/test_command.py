@@ -107,7 +107,7 @@ class HubTests(TestCase):
         self.assertEqual("edge-1", (await client.get(ASKED_NODES, "edge-1"))["metadata"]["name"])
         with self.assertRaises(ApiError) as raised:
             await client.get(ASKED_PODS, "unknown", "default")
-        self.assertIn("never seen here", str(raised.exception))
+        self.assertIn("never received here", str(raised.exception))
 
     async def kubectl(self, *arguments):
         """Run kubectl on the node; return its output, or ``None`` if it fails."""

@@ -28,14 +28,14 @@ class Identity:
         self.serving = None
         self.on_serving = []
 
-    def give(self):
+    def set_ready(self):
         """Add the certificate."""
         self.serving = object()
         for callback in self.on_serving:
             callback()
 
 
-class ReachTests(SynchronousTestCase):
+class ReachabilityTests(SynchronousTestCase):
     """Whether pods can reach the hub over TLS: each change is reported, once."""
 
     def setUp(self):
@@ -49,7 +49,13 @@ class ReachTests(SynchronousTestCase):
         self.interface = NodeInterface(self.reactor, INTERFACE, self.run_job)
         self.told = []
         self.ports = HubListeners(
-            self.reactor, SETTINGS, None, None, self.identity, self.interface, self.tell
+            self.reactor,
+            SETTINGS,
+            None,
+            None,
+            self.identity,
+            self.interface,
+            self.record_reachability,
         )
 
     def start(self):
@@ -69,12 +75,12 @@ class ReachTests(SynchronousTestCase):
         """Run a job synchronously."""
         return fail(self.kernel) if isinstance(self.kernel, Exception) else succeed(self.kernel)
 
-    def tell(self, reached):
+    def record_reachability(self, reached):
         """Record changes."""
         if self.told[-1:] != [reached]:
             self.told.append(reached)
 
-    def look(self):
+    def run_checks(self):
         """Run the checks of the interface and the ports."""
         self.reactor.pump([INTERVAL, 0, 0])
         return self.told
@@ -82,35 +88,35 @@ class ReachTests(SynchronousTestCase):
     def test_certificate(self):
         """They can once there is a certificate."""
         self.start()
-        self.assertEqual([], self.look())
+        self.assertEqual([], self.run_checks())
         self.identity.give()
-        self.assertEqual([True], self.look())
+        self.assertEqual([True], self.run_checks())
 
     def test_no_interface(self):
         """They cannot without the interface."""
         self.identity.give()
         self.kernel = SteeringFailed("not permitted")
         self.start()
-        self.assertEqual([False], self.look())
+        self.assertEqual([False], self.run_checks())
         self.kernel = ["made"]
-        self.assertTrue(self.look()[-1])
+        self.assertTrue(self.run_checks()[-1])
 
     def test_taken(self):
         """They cannot while another program uses the port."""
         self.identity.give()
         self.taken = True
         self.start()
-        self.assertEqual([False], self.look())
+        self.assertEqual([False], self.run_checks())
         self.taken = False
-        self.assertTrue(self.look()[-1])
+        self.assertTrue(self.run_checks()[-1])
 
     def test_lost(self):
         """A damaged interface, repaired or not, is not a change."""
         self.identity.give()
         self.start()
-        self.assertTrue(self.look()[-1])
+        self.assertTrue(self.run_checks()[-1])
         for self.kernel in (["169.254.2.1 added"], SteeringFailed("not permitted"), []):
-            self.assertEqual([True], self.look())
+            self.assertEqual([True], self.run_checks())
 
 
 class DrainTests(SynchronousTestCase):
@@ -135,7 +141,7 @@ class DrainTests(SynchronousTestCase):
         self.reactor.advance(0)
         self.ended = []
 
-    def ask(self, target):
+    def send_request(self, target):
         """Send a request; return the exchange, and the hub's connection."""
         (factory,) = (server[1] for server in self.reactor.tcpServers if server[0] == 10261)
         connection = MemoryConnection(self.reactor).open(factory.buildProtocol(None))
@@ -144,7 +150,7 @@ class DrainTests(SynchronousTestCase):
 
     def watch(self):
         """Begin a watch that ends on request; return the hub's connection."""
-        exchange, connection = self.ask(b"/api/v1/pods?watch=1")
+        exchange, connection = self.send_request(b"/api/v1/pods?watch=1")
         exchange.send_head(200)
         self.ended.append(exchange.finish)
         return connection
@@ -174,7 +180,7 @@ class DrainTests(SynchronousTestCase):
     def test_others(self):
         """A response in progress is waited for, with or without an open watch, but not forever."""
         watch = self.watch()
-        exchange, connection = self.ask(b"/version")
+        exchange, connection = self.send_request(b"/version")
         drained = self.drain()
         self.leave(watch)
         self.reactor.advance(DRAIN_SECONDS / 2)
@@ -186,7 +192,7 @@ class DrainTests(SynchronousTestCase):
 
     def test_time(self):
         """The rest is aborted after the timeout."""
-        self.ask(b"/version")
+        self.send_request(b"/version")
         drained = self.drain()
         self.reactor.advance(DRAIN_SECONDS)
         self.successResultOf(drained)

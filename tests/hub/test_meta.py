@@ -44,15 +44,19 @@ class HubPageTests(SynchronousTestCase):
                 reactor_lag=lambda: 0.0,
             ),
         )
-        pages = hub_pages(status, self.readiness, MetricRegistry(), self.take, lambda: self.pods)
+        pages = hub_pages(
+            status, self.readiness, MetricRegistry(), self.set_token, lambda: self.pods
+        )
         self.site = LimitedSite(pages, self.clock)
 
-    def take(self, token) -> bool:
+    def set_token(self, token) -> bool:
         """Accept a token."""
         self.tokens.append(token.bearer)
         return self.joins
 
-    def ask(self, path, method="GET", body=b"", peer="127.0.0.1", host="127.0.0.1:10267", **fields):
+    def request_page(
+        self, path, method="GET", body=b"", peer="127.0.0.1", host="127.0.0.1:10267", **fields
+    ):
         """Request a path on a connection of its own."""
         transport = TcpTransport(peerAddress=IPv4Address("TCP", peer, 40000))
         channel = self.site.buildProtocol(None)
@@ -67,30 +71,32 @@ class HubPageTests(SynchronousTestCase):
     def post(self, body, **options):
         """Post to the page for tokens."""
         body = body if isinstance(body, bytes) else json.dumps(body).encode()
-        answer = self.ask("/v1/token", options.pop("method", "POST"), body, **options)
+        answer = self.request_page("/v1/token", options.pop("method", "POST"), body, **options)
         self.assertEqual("application/json", answer.headers["content-type"])
         return answer.status, json.loads(answer.body)
 
     def test_health(self) -> None:
         """It is served at the path of all programs, and at upstream's."""
         for path in ("/healthz", "/v1/healthz"):
-            self.assertEqual((200, b"ok\n"), (self.ask(path).status, self.ask(path).body))
+            self.assertEqual(
+                (200, b"ok\n"), (self.request_page(path).status, self.request_page(path).body)
+            )
 
     def test_readiness(self) -> None:
         """It says what is missing."""
         self.readiness.add("certificate", lambda: "there is none")
         for path in ("/readyz", "/v1/readyz"):
-            answer = self.ask(path)
+            answer = self.request_page(path)
             self.assertEqual(503, answer.status)
             self.assertIn(b"certificate: there is none", answer.body)
 
     def test_status_page(self) -> None:
         """It has the hub's sections, and none for sessions and streams."""
-        page = ParsedPage(self.ask("/").body)
+        page = ParsedPage(self.request_page("/").body)
         self.assertIn("client", page.sections["certificates"])
         self.assertEqual({"readiness", "overview", "certificates", "events"}, set(page.sections))
         self.assertNotIn("/agents", page.text)
-        self.assertEqual(404, self.ask("/agents").status)
+        self.assertEqual(404, self.request_page("/agents").status)
 
     def test_token(self) -> None:
         """A token is accepted with POST and with PUT."""
@@ -122,7 +128,7 @@ class HubPageTests(SynchronousTestCase):
 
     def test_large_body(self) -> None:
         """A body that is too large for a token ends the connection."""
-        answer = self.ask("/v1/token", "POST", b" " * (MAX_BODY_BYTES + 1))
+        answer = self.request_page("/v1/token", "POST", b" " * (MAX_BODY_BYTES + 1))
         self.assertEqual(413, answer.status)
         self.assertEqual([], self.tokens)
 
@@ -141,27 +147,27 @@ class HubPageTests(SynchronousTestCase):
 
     def test_other_methods(self) -> None:
         """A token cannot be read."""
-        self.assertEqual(405, self.ask("/v1/token").status)
-        self.assertEqual(405, self.ask("/pods", "POST").status)
-        self.assertEqual(404, self.ask("/v1/none").status)
+        self.assertEqual(405, self.request_page("/v1/token").status)
+        self.assertEqual(405, self.request_page("/pods", "POST").status)
+        self.assertEqual(404, self.request_page("/v1/none").status)
 
     def test_pods(self) -> None:
         """The node's pods are a list of the API."""
-        answer = self.ask("/pods")
+        answer = self.request_page("/pods")
         self.assertEqual(200, answer.status)
         self.assertEqual("PodList", json.loads(answer.body)["kind"])
 
     def test_strangers_want_pods(self) -> None:
         """Clients on other machines, and web pages on this one, cannot read them."""
         for options in ({"peer": "192.0.2.1"}, {"host": "evil.example"}, {"Origin": "http://a"}):
-            answer = self.ask("/pods", **options)
+            answer = self.request_page("/pods", **options)
             self.assertEqual(403, answer.status)
             self.assertIn("/pods", json.loads(answer.body)["message"])
 
     def test_no_pods(self) -> None:
         """An error of the hub is in the response."""
         self.pods = fail(ApiUnreachable("nobody is there"))
-        answer = self.ask("/pods")
+        answer = self.request_page("/pods")
         self.assertEqual(503, answer.status)
         self.assertIn(b"nobody is there", answer.body)
 

@@ -127,10 +127,10 @@ class ValueTests(SynchronousTestCase):
         self.assertIn("enable-iptables", text)
 
 
-class RefusalTests(SynchronousTestCase):
+class RejectionTests(SynchronousTestCase):
     """Errors name the flag and the fix."""
 
-    def refused(self, argument: str, words: str) -> None:
+    def assert_rejected(self, argument: str, words: str) -> None:
         """Assert that an argument is rejected with these words, on one line."""
         error = str(self.assertRaises(UsageError, parse, argument))
         self.assertIn(argument.partition("=")[0], error)
@@ -145,39 +145,41 @@ class RefusalTests(SynchronousTestCase):
 
     def test_servers(self) -> None:
         """Schemes other than https are rejected."""
-        self.refused("--server-addr=http://api:6443", "https://HOST:PORT")
-        self.refused("--server-addr=,", "names no API server")
+        self.assert_rejected("--server-addr=http://api:6443", "https://HOST:PORT")
+        self.assert_rejected("--server-addr=,", "names no API server")
         for text in ("api:0", "https://api:99999", "https://api:6443/prefix"):
-            self.refused(f"--server-addr={text}", "not a port")
-        self.refused("--server-addr=https://a b", "not a host name")
+            self.assert_rejected(f"--server-addr={text}", "not a port")
+        self.assert_rejected("--server-addr=https://a b", "not a host name")
 
     def test_interface(self) -> None:
         """Names have at most 15 characters, and addresses must not be in use by others."""
-        self.refused("--dummy-if-name=yurthub-dummy-00", "15 characters")
-        self.refused("--dummy-if-name=a/b", "not the name")
+        self.assert_rejected("--dummy-if-name=yurthub-dummy-00", "15 characters")
+        self.assert_rejected("--dummy-if-name=a/b", "not the name")
         for address in ("10.0.0.1", "169.254.31.7", "169.254.1.1", "::1"):
-            self.refused(f"--dummy-if-ip={address}", address)
+            self.assert_rejected(f"--dummy-if-ip={address}", address)
 
     def test_everybodys_node(self) -> None:
         """The port without credentials must be on loopback."""
-        self.refused("--bind-proxy-address=0.0.0.0", "not a loopback address")
+        self.assert_rejected("--bind-proxy-address=0.0.0.0", "not a loopback address")
 
     def test_cloud(self) -> None:
         """Errors for removed modes name the alternative."""
-        self.refused("--working-mode=cloud", "runs no hub")
+        self.assert_rejected("--working-mode=cloud", "runs no hub")
 
     def test_choices(self) -> None:
         """Unknown values are rejected with the list of known ones."""
-        self.refused("--lb-mode=random", "rr nor priority")
-        self.refused("--bootstrap-mode=password", "token nor kubeletcertificate")
+        self.assert_rejected("--lb-mode=random", "rr nor priority")
+        self.assert_rejected("--bootstrap-mode=password", "token nor kubeletcertificate")
 
     def test_numbers(self) -> None:
         """Numbers, times and sizes are checked."""
-        self.refused("--heartbeat-failed-retry=0", "from 1 on")
-        self.refused("--heartbeat-interval-seconds=0", "no time")
-        self.refused("--heartbeat-timeout-seconds=11", "longer than --heartbeat-interval-seconds")
-        self.refused("--max-watches=many", "not a number")
-        self.refused("--cache-max-bytes=1Mi", "at least 16Mi")
+        self.assert_rejected("--heartbeat-failed-retry=0", "from 1 on")
+        self.assert_rejected("--heartbeat-interval-seconds=0", "no time")
+        self.assert_rejected(
+            "--heartbeat-timeout-seconds=11", "longer than --heartbeat-interval-seconds"
+        )
+        self.assert_rejected("--max-watches=many", "not a number")
+        self.assert_rejected("--cache-max-bytes=1Mi", "at least 16Mi")
 
     def test_tokens(self) -> None:
         """A token is not in the error message, and needs a pin."""
@@ -186,6 +188,6 @@ class RefusalTests(SynchronousTestCase):
         self.assertNotIn("sesame", error)
         error = str(self.assertRaises(UsageError, parse, f"--join-token={TOKEN}"))
         self.assertIn("--discovery-token-ca-cert-hash is missing", error)
-        self.refused("--discovery-token-ca-cert-hash=ab", "sha256:")
+        self.assert_rejected("--discovery-token-ca-cert-hash=ab", "sha256:")
         both = (f"--join-token={TOKEN}", "--bootstrap-file=x")
         self.assertIn("not both", str(self.assertRaises(UsageError, parse, *both)))

@@ -16,7 +16,7 @@ PODS = ResourceType("", "v1", "pods")
 KUBELET = Caller("kubelet")
 
 
-def asking(verb, resource=PODS, **more):
+def request_for(verb, resource=PODS, **more):
     """Create a request; the path does not matter for a resource."""
     return ApiRequest(verb, "/whatever", resource, **more)
 
@@ -38,7 +38,7 @@ class PolicyTestCase(SynchronousTestCase):
 
     def caches(self, component, **more):
         """Return whether a list of pods is cached."""
-        return self.policy.caches(Caller(component, **more), asking("list"))
+        return self.policy.caches(Caller(component, **more), request_for("list"))
 
 
 class RequestTests(PolicyTestCase):
@@ -47,14 +47,14 @@ class RequestTests(PolicyTestCase):
     def test_verbs(self):
         """Reads are cached, and writes whose responses have the current object."""
         for verb in ("get", "list", "watch", "create", "update", "patch"):
-            self.assertTrue(self.policy.caches(KUBELET, asking(verb)), verb)
+            self.assertTrue(self.policy.caches(KUBELET, request_for(verb)), verb)
         for verb in ("delete", "deletecollection", "connect", "post"):
-            self.assertFalse(self.policy.caches(KUBELET, asking(verb)), verb)
+            self.assertFalse(self.policy.caches(KUBELET, request_for(verb)), verb)
 
     def test_subresources(self):
         """The status is the object; no other subresource is cached."""
         for subresource, kept in (("", True), ("status", True), ("log", False), ("token", False)):
-            request = asking("get", subresource=subresource)
+            request = request_for("get", subresource=subresource)
             self.assertEqual(kept, self.policy.caches(KUBELET, request), subresource)
 
     def test_questions(self):
@@ -68,22 +68,22 @@ class RequestTests(PolicyTestCase):
             ("coordination.k8s.io", "leases"),
         ):
             for verb in ("get", "list", "create"):
-                request = asking(verb, ResourceType(group, "v1", name))
+                request = request_for(verb, ResourceType(group, "v1", name))
                 self.assertFalse(self.policy.caches(KUBELET, request), name)
 
     def test_namesakes(self):
         """The rules apply only to resources of Kubernetes, not to others with the same name."""
         for name in ("leases", "tokenreviews", "certificatesigningrequests"):
-            request = asking("list", ResourceType("example.com", "v1", name))
+            request = request_for("list", ResourceType("example.com", "v1", name))
             self.assertTrue(self.policy.caches(KUBELET, request), name)
 
     def test_events(self):
         """Events are cached for clients that read them, not for those that send them."""
         for group in ("", "events.k8s.io"):
             events = ResourceType(group, "v1", "events")
-            self.assertTrue(self.policy.caches(KUBELET, asking("list", events)))
-            self.assertFalse(self.policy.caches(KUBELET, asking("create", events)))
-            self.assertFalse(self.policy.caches(KUBELET, asking("patch", events)))
+            self.assertTrue(self.policy.caches(KUBELET, request_for("list", events)))
+            self.assertFalse(self.policy.caches(KUBELET, request_for("create", events)))
+            self.assertFalse(self.policy.caches(KUBELET, request_for("patch", events)))
 
     def test_documents(self):
         """Versions, discovery and OpenAPI are cached for any client."""
@@ -130,9 +130,9 @@ class ClientTests(PolicyTestCase):
     def test_simple_client(self):
         """A request can ask for caching, with the same restrictions."""
         caller = Caller("kubectl", wants_caching=True)
-        self.assertTrue(self.policy.caches(caller, asking("list")))
-        self.assertFalse(self.policy.caches(caller, asking("get", subresource="log")))
-        self.assertFalse(self.policy.caches(caller, asking("delete")))
+        self.assertTrue(self.policy.caches(caller, request_for("list")))
+        self.assertFalse(self.policy.caches(caller, request_for("get", subresource="log")))
+        self.assertFalse(self.policy.caches(caller, request_for("delete")))
 
     def test_views(self):
         """Owners of tokens have data of their own, separate from the node's and each other's."""
@@ -175,7 +175,7 @@ class GuestTests(PolicyTestCase):
 class ForgettingTests(PolicyTestCase):
     """Evictions when a name is removed from ``cache_agents``."""
 
-    def kept(self, *components):
+    def cached_clients(self, *components):
         """Return which of the clients stay, by the last call."""
         caches = self.evicted.pop()
         self.assertEqual([], self.evicted)
@@ -186,25 +186,27 @@ class ForgettingTests(PolicyTestCase):
         self.configure("a,b")
         self.assertEqual([], self.evicted)
         self.configure("b")
-        self.assertEqual({"b", "kubelet", "asked"}, self.kept("a", "b", "kubelet", "asked"))
+        self.assertEqual(
+            {"b", "kubelet", "asked"}, self.cached_clients("a", "b", "kubelet", "asked")
+        )
 
     def test_all(self):
         """Without ``*`` all clients are evicted that are not listed."""
         self.configure("*")
         self.configure("b")
-        self.assertEqual({"b", "kubelet"}, self.kept("a", "b", "kubelet"))
+        self.assertEqual({"b", "kubelet"}, self.cached_clients("a", "b", "kubelet"))
 
     def test_default(self):
         """A default client stays, and so do all when ``*`` replaces a name."""
         self.configure("kubelet,a")
         self.configure("*")
-        self.assertEqual({"a", "b", "kubelet"}, self.kept("a", "b", "kubelet"))
+        self.assertEqual({"a", "b", "kubelet"}, self.cached_clients("a", "b", "kubelet"))
 
     def test_deleted(self):
         """Without the ConfigMap only the default clients are cached."""
         self.configure("a")
         self.informers.delete(CONFIG_MAPS, "yurt-hub-cfg", "kube-system")
-        self.assertEqual({"kubelet"}, self.kept("a", "kubelet"))
+        self.assertEqual({"kubelet"}, self.cached_clients("a", "kubelet"))
         self.assertFalse(self.caches("a"))
 
     def test_malformed(self):

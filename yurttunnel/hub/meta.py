@@ -35,7 +35,7 @@ from yurttunnel.pki.discovery import BadBootstrapToken, BootstrapToken
 
 _log = Logger()
 
-TakeToken = Callable[[BootstrapToken], bool]
+SetToken = Callable[[BootstrapToken], bool]
 """Accepts a token; returns whether the node joins with it now."""
 
 
@@ -43,7 +43,7 @@ def hub_pages(
     status: StatusPage,
     readiness: Readiness,
     metrics: MetricRegistry,
-    take_token: TakeToken,
+    set_token: SetToken,
     pods: Callable[[], Awaitable[Object]],
 ) -> dict[str, AnyPage]:
     """Return the pages by path; ``pods()`` returns the list of the node's pods."""
@@ -52,7 +52,7 @@ def hub_pages(
         **shared,
         "/v1/healthz": shared["/healthz"],
         "/v1/readyz": shared["/readyz"],
-        "/v1/token": _local("/v1/token", (b"POST", b"PUT"), partial(_token_answer, take_token)),
+        "/v1/token": _local("/v1/token", (b"POST", b"PUT"), partial(_token_answer, set_token)),
         "/pods": _local("/pods", (b"GET", b"HEAD"), lambda request: _pods_answer(pods)),
     }
 
@@ -72,13 +72,13 @@ def _local(path: str, methods: Sequence[bytes], page: AnyPage) -> AnyPage:
     return answer
 
 
-def _token_answer(take: TakeToken, request: PageRequest) -> PageResponse:
+def _token_answer(set_token: SetToken, request: PageRequest) -> PageResponse:
     """Accept a new token; respond with a ``message``, and whether the node ``joins`` now."""
     try:
         token = _token_in(request.body)
     except ValueError as error:
         return _answer({"message": str(error)}, 400)
-    joins = take(token)
+    joins = set_token(token)
     _log.info("the bootstrap token {id} was posted to /v1/token", id=token.id)
     message = "the node joins with it; /v1/readyz reports the progress"
     if not joins:

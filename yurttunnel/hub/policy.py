@@ -76,7 +76,7 @@ class Policy:
     ) -> None:
         self._configuration = configuration
         self._evict = evict
-        self._listed = configuration.components(CACHE_AGENTS)
+        self._cache_agents = configuration.components(CACHE_AGENTS)
         configuration.on_changed.append(self._changed)
 
     def caches(self, caller: Caller, request: ApiRequest) -> bool:
@@ -89,7 +89,7 @@ class Policy:
             request.verb in _CACHEABLE_VERBS
             and request.subresource in _CACHEABLE_SUBRESOURCES
             and _is_cacheable(request.resource, request.verb)
-            and (caller.wants_caching or self._is_listed(caller.component))
+            and (caller.wants_caching or self._is_cached_agent(caller.component))
         )
 
     def is_configured(self, caller: Caller) -> bool:
@@ -110,19 +110,26 @@ class Policy:
         any User-Agent.
         """
         component, _, owner = client.partition(" ")
-        return not self._is_listed(component) or (owner != "" and not owner.startswith(_SYSTEM))
+        return not self._is_cached_agent(component) or (
+            owner != "" and not owner.startswith(_SYSTEM)
+        )
 
-    def _is_listed(self, component: str) -> bool:
-        return component in DEFAULT_CLIENTS or not self._listed.isdisjoint((component, ALL))
+    def _is_cached_agent(self, component: str) -> bool:
+        return component in DEFAULT_CLIENTS or not self._cache_agents.isdisjoint((component, ALL))
 
     def _changed(self) -> None:
-        before, self._listed = self._listed, self._configuration.components(CACHE_AGENTS)
-        gone = before - self._listed
-        if ALL in gone:
-            self._evict(self._is_listed)
-        elif gone:
+        before, self._cache_agents = (
+            self._cache_agents,
+            self._configuration.components(CACHE_AGENTS),
+        )
+        removed = before - self._cache_agents
+        if ALL in removed:
+            self._evict(self._is_cached_agent)
+        elif removed:
             # The other clients may be cached because they requested it.
-            self._evict(lambda component: component not in gone or self._is_listed(component))
+            self._evict(
+                lambda component: component not in removed or self._is_cached_agent(component)
+            )
 
 
 def _is_cacheable(resource: ResourceType, verb: str) -> bool:

@@ -114,7 +114,7 @@ def build(
         settings.bootstrap,
         partial(_serving_addresses, settings, informers),
     )
-    held = _held(settings.root_dir / PKI_DIRECTORY)
+    lock = _lock_directory(settings.root_dir / PKI_DIRECTORY)
     makers = chosen_makers(installed_makers(), settings.disabled_filters)
     configuration = HubConfiguration(
         informers, settings.namespace, [maker.name for maker in makers]
@@ -250,7 +250,7 @@ def build(
         CloseOnStop(own.close),
         CloseOnStop(for_pages.close),
         informers,
-        held,
+        lock,
         admin,
     ):
         if part is not None:
@@ -258,7 +258,7 @@ def build(
     return parts
 
 
-def _held(path: Path) -> LockedDirectory | None:
+def _lock_directory(path: Path) -> LockedDirectory | None:
     """Lock the directory against other hubs; a directory that is not writable is not locked."""
     try:
         return LockedDirectory(path)
@@ -298,7 +298,7 @@ def _meta(
         ),
     )
     debug = Debug(reactor, tuple, lag, log_level_filter)
-    own = hub_pages(status, readiness, metrics, identity.take_token, pods)
+    own = hub_pages(status, readiness, metrics, identity.set_token, pods)
     pages = own | debug.protected_pages
     host, port = settings.listeners.meta_host, settings.listeners.meta_port
     listen = partial(listen_tcp, reactor, "--serve-port", host, port)

@@ -42,7 +42,7 @@ class CacheContract:
         made = self.make_cache()
         self.cache = await made if hasattr(made, "__await__") else made
 
-    def take_list(self, version, *items, scope=None, token="", next_token=""):
+    def receive_list(self, version, *items, scope=None, token="", next_token=""):
         """Add a list, or a page of one."""
         listing = self.cache.begin_list(scope or Scope(PODS), token)
         listing.add(items)
@@ -99,7 +99,7 @@ class CacheContract:
 
     async def test_the_end_of_an_object(self):
         """A deleted object can be neither read nor listed."""
-        self.take_list(5, pod("a"), pod("b"))
+        self.receive_list(5, pod("a"), pod("b"))
         self.cache.remove(Scope(PODS), pod("a", ""))
         self.assertIsNone(await self.cache.get(PODS, "n", "a"))
         self.assertEqual(["b"], (await self.read()).names)
@@ -140,20 +140,20 @@ class CacheContract:
     async def test_unknown_lists(self):
         """An unknown list is ``None``, not an empty list."""
         self.assertIsNone(await self.read())
-        self.take_list(5)
+        self.receive_list(5)
         self.assertEqual(Read([], "5", True), await self.read())
         self.assertIsNone(await self.read(Scope(PODS._replace(client="kube-proxy"))))
 
     async def test_a_list(self):
         """A list is ordered by namespace and name, and replaces the previous list."""
-        self.take_list(5, pod("b"), pod("a"), pod("c", namespace="m"))
+        self.receive_list(5, pod("b"), pod("a"), pod("c", namespace="m"))
         self.assertEqual(Read(["c", "a", "b"], "5", True), await self.read())
-        self.take_list(6, pod("b"))
+        self.receive_list(6, pod("b"))
         self.assertEqual(Read(["b"], "6", True), await self.read())
 
     async def test_objects_of_watches(self):
         """Events of a watch update the list; its version increases with complete reports."""
-        self.take_list(5, pod("a"))
+        self.receive_list(5, pod("a"))
         self.cache.upsert(PODS, POD, pod("b", 8))
         self.assertEqual(Read(["a", "b"], "5", True), await self.read())
         self.cache.advance(Scope(PODS), "5", "8")
@@ -163,14 +163,14 @@ class CacheContract:
         """The version of a list is the version up to which a watch has reported everything."""
         self.cache.advance(Scope(PODS), "1", "3")
         self.assertIsNone(await self.read())
-        self.take_list(5, pod("a"))
+        self.receive_list(5, pod("a"))
         self.cache.advance(Scope(PODS), "5", "9")
         self.cache.advance(Scope(PODS), "5", "7")
         self.assertEqual(Read(["a"], "9", True), await self.read())
 
     async def test_watches_that_began_later(self):
         """A watch increases the version of a list only if that is known up to the watch's start."""
-        self.take_list(10, pod("a"), pod("gone"))
+        self.receive_list(10, pod("a"), pod("gone"))
         self.cache.advance(Scope(PODS), "20", "30")
         self.assertEqual(Read(["a", "gone"], "10", True), await self.read())
         # Two watches at once, each of which continues the other.
@@ -179,29 +179,29 @@ class CacheContract:
         self.cache.advance(Scope(PODS), "19", "30")
         self.cache.advance(Scope(PODS), "10", "16")
         self.assertEqual("18", (await self.read()).version)
-        self.take_list(20, pod("a"))
+        self.receive_list(20, pod("a"))
         self.cache.advance(Scope(PODS), "20", "30")
         self.assertEqual(Read(["a"], "30", True), await self.read())
 
     async def test_versions_never_go_back(self):
         """The version of a list never decreases."""
-        self.take_list(5, pod("a"))
+        self.receive_list(5, pod("a"))
         self.cache.advance(Scope(PODS), "5", "9")
-        self.take_list(7, pod("a"))
+        self.receive_list(7, pod("a"))
         self.assertEqual(Read(["a"], "9", True), await self.read())
 
     async def test_versions_of_scopes(self):
         """The version of a list is that of the scopes that cover it, not of others."""
         everything, own, other = Scope(PODS), Scope(PODS, "n"), Scope(PODS, "m")
-        self.take_list(100, pod("a"), scope=own)
-        self.take_list(100, scope=other)
+        self.receive_list(100, pod("a"), scope=own)
+        self.receive_list(100, scope=other)
         self.cache.advance(other, "100", "5000")
         self.cache.advance(everything, "100", "6000")
         self.cache.upsert(PODS, POD, pod("b", 7000, namespace="m"))
-        self.take_list(8000, scope=Scope(PODS, "n", "app=web"))
+        self.receive_list(8000, scope=Scope(PODS, "n", "app=web"))
         self.assertEqual(Read(["a"], "100", True), await self.read(own))
         self.assertEqual(Read(["b"], "5000", True), await self.read(other))
-        self.take_list(9000, pod("a"), pod("b", 7000, namespace="m"))
+        self.receive_list(9000, pod("a"), pod("b", 7000, namespace="m"))
         self.assertEqual(Read(["a"], "9000", True), await self.read(own))
         self.cache.advance(own, "100", "9001")
         self.assertEqual("9001", (await self.read(own)).version)
@@ -216,18 +216,18 @@ class CacheContract:
         """A list of one name has the version of the object, whatever is known of others."""
         name = Scope(PODS, "n", "", "metadata.name=a")
         self.cache.upsert(PODS, POD, pod("a", 50))
-        self.take_list(900, pod("b", 900, namespace="m"), scope=Scope(PODS, "m"))
+        self.receive_list(900, pod("b", 900, namespace="m"), scope=Scope(PODS, "m"))
         self.assertEqual(Read(["a"], "50", False), await self.read(name))
         self.assertEqual(Read(["a"], "900", False), await self.read(Scope(PODS, "n")))
         self.cache.upsert(PODS, POD, pod("a", 40, namespace="l"))
         everywhere = name._replace(namespace="")
         self.assertEqual(Read(["a", "a"], "40", False), await self.read(everywhere))
-        self.take_list(950, pod("a", 50), scope=name)
+        self.receive_list(950, pod("a", 50), scope=name)
         self.assertEqual(Read(["a"], "950", True), await self.read(name))
 
     async def test_a_list_that_does_not_end(self):
         """A body that was aborted changes nothing."""
-        self.take_list(5, pod("a"))
+        self.receive_list(5, pod("a"))
         listing = self.cache.begin_list(Scope(PODS), "")
         listing.add([pod("b")])
         self.assertEqual(["a"], (await self.read()).names)
@@ -236,15 +236,15 @@ class CacheContract:
 
     async def test_snapshots(self):
         """A list that is being read does not change."""
-        self.take_list(5, pod("a"), pod("b"))
+        self.receive_list(5, pod("a"), pod("b"))
         listed = await self.cache.list(Scope(PODS))
-        self.take_list(6, pod("c", 6))
+        self.receive_list(6, pod("c", 6))
         self.assertEqual([1, 1], [int(item.version) for item in await self.items(listed)])
         self.assertEqual(["c"], (await self.read()).names)
 
     async def test_pieces(self):
         """A large list is read in pieces."""
-        self.take_list(5, *(pod(f"p{n}", body=b"x" * 100_000) for n in range(9)))
+        self.receive_list(5, *(pod(f"p{n}", body=b"x" * 100_000) for n in range(9)))
         listed = await self.cache.list(Scope(PODS))
         first = await listed.read()
         self.assertTrue(1 <= len(first) < 9)
@@ -254,43 +254,43 @@ class CacheContract:
 
     async def test_pages(self):
         """The pages of a list together replace the previous list."""
-        self.take_list(4, pod("old"))
-        self.take_list(5, pod("a"), next_token="2")
-        self.take_list(5, pod("b"), token="2", next_token="3")
+        self.receive_list(4, pod("old"))
+        self.receive_list(5, pod("a"), next_token="2")
+        self.receive_list(5, pod("b"), token="2", next_token="3")
         self.assertEqual(["a", "b", "old"], (await self.read()).names)
-        self.take_list(5, pod("c"), token="3")
+        self.receive_list(5, pod("c"), token="3")
         self.assertEqual(Read(["a", "b", "c"], "5", True), await self.read())
 
     async def test_pages_that_do_not_end(self):
         """The first pages alone do not form a complete list."""
-        self.take_list(5, pod("a"), next_token="2")
+        self.receive_list(5, pod("a"), next_token="2")
         self.assertEqual(Read(["a"], "5", False), await self.read())
 
     async def test_the_last_page_alone(self):
         """A last page without the first pages removes nothing and completes nothing."""
-        self.take_list(4, pod("old"))
-        self.take_list(5, pod("z"), token="unknown")
+        self.receive_list(4, pod("old"))
+        self.receive_list(5, pod("z"), token="unknown")
         self.assertEqual(["old", "z"], (await self.read()).names)
         other = Scope(PODS._replace(client="other"))
-        self.take_list(5, pod("z"), token="unknown", scope=other)
+        self.receive_list(5, pod("z"), token="unknown", scope=other)
         self.assertFalse((await self.read(other)).complete)
 
     # -- scopes --------------------------------------------------------------------------------
 
     async def test_namespaces(self):
         """A list of a namespace replaces only the objects of that namespace."""
-        self.take_list(5, pod("a"), pod("x", namespace="m"))
-        self.take_list(6, pod("b"), scope=Scope(PODS, "n"))
+        self.receive_list(5, pod("a"), pod("x", namespace="m"))
+        self.receive_list(6, pod("b"), scope=Scope(PODS, "n"))
         self.assertEqual(["x", "b"], (await self.read()).names)
         self.assertEqual(Read(["x"], "5", True), await self.read(Scope(PODS, "m")))
         other = PODS._replace(client="other")
-        self.take_list(6, pod("b"), scope=Scope(other, "n"))
+        self.receive_list(6, pod("b"), scope=Scope(other, "n"))
         self.assertEqual(Read([], "6", False), await self.read(Scope(other, "m")))
         self.assertFalse((await self.read(Scope(other))).complete)
 
     async def test_selectors(self):
         """Selectors are evaluated when a list is read."""
-        self.take_list(5, pod("a", app="web"), pod("b", app="db"), pod("c", node="edge-2"))
+        self.receive_list(5, pod("a", app="web"), pod("b", app="db"), pod("c", node="edge-2"))
         for labels, fields, names in (
             ("app=web", "", ["a"]),
             ("app in (web,db)", "metadata.name!=a", ["b"]),
@@ -304,9 +304,9 @@ class CacheContract:
     async def test_selected_lists(self):
         """Lists with different selectors of one client are independent."""
         web, db = Scope(PODS, "", "app=web"), Scope(PODS, "", "app=db")
-        self.take_list(5, pod("a", app="web"), pod("b", app="web"), scope=web)
-        self.take_list(6, pod("c", app="db"), scope=db)
-        self.take_list(7, pod("a", app="web"), scope=web)
+        self.receive_list(5, pod("a", app="web"), pod("b", app="web"), scope=web)
+        self.receive_list(6, pod("c", app="db"), scope=db)
+        self.receive_list(7, pod("a", app="web"), scope=web)
         self.assertEqual(
             (["a"], True), ((await self.read(web)).names, (await self.read(web)).complete)
         )
@@ -330,7 +330,7 @@ class CacheContract:
         web_here, name = web._replace(namespace="n"), own._replace(field_selector="metadata.name=a")
         scopes = everything, own, front, name, web, web_here, back, other
         for scope in scopes:
-            self.take_list(100, *([] if scope in (back, other) else [one]), scope=scope)
+            self.receive_list(100, *([] if scope in (back, other) else [one]), scope=scope)
         self.cache.remove(web, one._replace(version="150"))
         self.cache.advance(web, "100", "150")
         # Scopes within the selection, and scopes that never had the object, stay complete.
@@ -341,17 +341,17 @@ class CacheContract:
         self.cache.upsert(PODS, POD, pod("a", 150, tier="front"))
         self.cache.advance(front, "100", "150")
         self.assertEqual(Read(["a"], "150", True), await self.read(front))
-        self.take_list(140, scope=everything)
+        self.receive_list(140, scope=everything)
         self.assertEqual([False, False], await self.whole(everything, own))
-        self.take_list(151, pod("a", 150, tier="front"), scope=everything)
+        self.receive_list(151, pod("a", 150, tier="front"), scope=everything)
         self.assertEqual([True] * 8, await self.whole(*scopes))
 
     async def test_leaving_a_selection_by_a_list(self):
         """The same applies to objects that are missing from a list with a selector."""
         web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")
-        self.take_list(100, pod("a", 90, app="web"))
-        self.take_list(100, scope=other)
-        self.take_list(150, scope=web)
+        self.receive_list(100, pod("a", 90, app="web"))
+        self.receive_list(100, scope=other)
+        self.receive_list(150, scope=web)
         self.assertEqual([False, True, True], await self.whole(Scope(PODS), web, other))
         self.cache.advance(Scope(PODS), "100", "150")
         self.assertEqual([True, True, True], await self.whole(Scope(PODS), web, other))
@@ -360,30 +360,30 @@ class CacheContract:
         """A late list does not restore objects that a newer list or page has removed."""
         here = Scope(PODS, "n")
         for scope in (Scope(PODS), here):
-            self.take_list(200, pod("a", 90), pod("b", 90))
-            self.take_list(400, pod("a", 90))
-            self.take_list(300, pod("a", 90), pod("b", 90), pod("c", 250), scope=scope)
+            self.receive_list(200, pod("a", 90), pod("b", 90))
+            self.receive_list(400, pod("a", 90))
+            self.receive_list(300, pod("a", 90), pod("b", 90), pod("c", 250), scope=scope)
             self.assertEqual(Read(["a"], "400", True), await self.read())
-            self.take_list(300, pod("a", 90), pod("b", 90), scope=scope, next_token="more")
-            self.take_list(300, pod("c", 250), scope=scope, token="more")
+            self.receive_list(300, pod("a", 90), pod("b", 90), scope=scope, next_token="more")
+            self.receive_list(300, pod("c", 250), scope=scope, token="more")
             self.assertEqual(Read(["a"], "400", True), await self.read(here))
         # An object that is newer than the list is not known to be deleted.
-        self.take_list(500, pod("a", 90), pod("b", 450), scope=here)
+        self.receive_list(500, pod("a", 90), pod("b", 450), scope=here)
         self.assertEqual(Read(["a", "b"], "500", True), await self.read(here))
         # It is not incomplete because of a selection in another namespace, either.
-        self.take_list(550, scope=Scope(PODS, "n", "", "metadata.name=b"))
-        self.take_list(600, scope=Scope(PODS, "m", "app=web"))
-        self.take_list(520, pod("a", 90), pod("b", 450), scope=here)
+        self.receive_list(550, scope=Scope(PODS, "n", "", "metadata.name=b"))
+        self.receive_list(600, scope=Scope(PODS, "m", "app=web"))
+        self.receive_list(520, pod("a", 90), pod("b", 450), scope=here)
         self.assertEqual(Read(["a"], "520", True), await self.read(here))
 
     async def test_a_list_after_a_restore(self):
         """After a restore of etcd versions are lower; a list with a newer version stores them."""
-        self.take_list(400, pod("a", 90), pod("b", 350), pod("c", 360))
+        self.receive_list(400, pod("a", 90), pod("b", 350), pod("c", 360))
         old = pod("b", 80, app="old")
-        self.take_list(359, pod("a", 90), old, pod("c", 70))
+        self.receive_list(359, pod("a", 90), old, pod("c", 70))
         self.assertEqual("80", (await self.cache.get(PODS, "n", "b")).item.version)
         self.assertEqual("360", (await self.cache.get(PODS, "n", "c")).item.version)
-        self.take_list(401, pod("a", 90), old, pod("c", 70), pod("d", 75))
+        self.receive_list(401, pod("a", 90), old, pod("c", 70), pod("d", 75))
         self.assertEqual(Read(["a", "b", "c", "d"], "401", True), await self.read())
         for one in (old, pod("c", 70)):
             self.assertEqual(one, (await self.cache.get(PODS, "n", one.name)).item)
@@ -391,9 +391,9 @@ class CacheContract:
     async def test_a_late_list_of_what_has_left(self):
         """A late list is incomplete if it has objects that left a newer list's selection."""
         web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")
-        self.take_list(400, scope=web)
-        self.take_list(300, scope=other)
-        self.take_list(300, pod("a", 90, app="web"), pod("b", 90))
+        self.receive_list(400, scope=web)
+        self.receive_list(300, scope=other)
+        self.receive_list(300, pod("a", 90, app="web"), pod("b", 90))
         self.assertEqual([True, False, True], await self.whole(web, Scope(PODS), other))
         self.assertEqual(["b"], (await self.read()).names)
         self.cache.advance(Scope(PODS), "300", "400")
@@ -403,9 +403,9 @@ class CacheContract:
         """The same applies if an earlier page had objects that the other list has removed."""
         web, own = Scope(PODS, "", "app=web"), Scope(PODS, "n", "app=web")
         for scope, whole in ((Scope(PODS), False), (own, True)):
-            self.take_list(300, pod("a", 90, app="web"), scope=scope, next_token="more")
-            self.take_list(400, scope=web)
-            self.take_list(300, pod("b", 90, app="web"), scope=scope, token="more")
+            self.receive_list(300, pod("a", 90, app="web"), scope=scope, next_token="more")
+            self.receive_list(400, scope=web)
+            self.receive_list(300, pod("b", 90, app="web"), scope=scope, token="more")
             self.assertEqual([True, whole], await self.whole(web, scope))
             self.assertEqual([], (await self.read(web)).names)
 
@@ -414,12 +414,14 @@ class CacheContract:
         one, scopes = pod("a", 90), (Scope(PODS), Scope(PODS, "n", "", "metadata.name=b"))
         for version, fields in ((150, "metadata.name=a"), (250, "spec.nodeName=edge-1")):
             for scope in scopes:
-                self.take_list(version - 50, *([one] if scope == Scope(PODS) else []), scope=scope)
+                self.receive_list(
+                    version - 50, *([one] if scope == Scope(PODS) else []), scope=scope
+                )
             self.cache.remove(Scope(PODS, "n", "", fields), one._replace(version=str(version)))
             self.assertEqual([True, True], await self.whole(*scopes))
             self.assertIsNone(await self.cache.get(PODS, "n", "a"))
             one = one._replace(version=str(version + 10))
-        self.take_list(300, pod("a", 290, node=""))
+        self.receive_list(300, pod("a", 290, node=""))
         waiting = Scope(PODS, "", "", "spec.nodeName=")
         self.cache.remove(waiting, pod("a", 350, node=""))
         self.assertEqual([False], await self.whole(Scope(PODS)))
@@ -429,7 +431,7 @@ class CacheContract:
     async def test_forgotten_clients(self):
         """Clients that are no longer cached are evicted, whatever owner their tokens have."""
         for client in ("a", "a owner", "b", "b owner"):
-            self.take_list(5, pod(), scope=Scope(PODS._replace(client=client)))
+            self.receive_list(5, pod(), scope=Scope(PODS._replace(client=client)))
         self.cache.record_use(PODS._replace(client="a"))
         self.cache.evict(lambda component: component == "b")
         for client, there in (("a", False), ("a owner", False), ("b", True), ("b owner", True)):
@@ -440,7 +442,7 @@ class CacheContract:
         """Shared documents stay, whichever clients are evicted."""
         document = CachedDocument("application/json", b"{}")
         self.cache.store_document("", "/version", "json", document)
-        self.take_list(5, pod())
+        self.receive_list(5, pod())
         self.cache.evict(lambda component: False)
         self.assertIsNone(await self.read())
         self.assertEqual(document, await self.cache.document("", "/version", "json"))

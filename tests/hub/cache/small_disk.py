@@ -1,4 +1,4 @@
-"""Run by ``test_trouble`` in a namespace with a small file system."""
+"""Run by ``test_errors`` in a namespace with a small file system."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 
 from tests.hub.cache.caches import POD, PODS, item, make_cache, tell_list
-from tests.hub.cache.test_errors import BODY, TroubleTestCase
+from tests.hub.cache.logged_cache import BODY, LoggedCacheTestCase
 
 
-class FullDiskTests(TroubleTestCase):
+class FullDiskTests(LoggedCacheTestCase):
     """A file system that is full, or becomes read-only: a small tmpfs."""
 
     def setUp(self) -> None:
@@ -50,12 +50,12 @@ class FullDiskTests(TroubleTestCase):
         self.assertEqual({"a": "1"}, self.names())
         self.cache.upsert(PODS, POD, item("b", 11))
         self.pass_time(300)
-        self.assertEqual(1, self.said("the disk is full"))
+        self.assertEqual(1, self.count_logs("the disk is full"))
         self.assertEqual({"a": "1"}, self.names())
         filler.unlink()
         self.pass_time(31)
         self.assertIsNone(self.cache.problem())
-        self.assertEqual(1, self.said("is written again"))
+        self.assertEqual(1, self.count_logs("is written again"))
         self.assertEqual({"b": "11"} | {each.name: "9" for each in items}, self.names())
 
     def test_full_for_a_large_list(self) -> None:

@@ -14,7 +14,7 @@ from tests.hub.cache.caches import (
     read_all,
     tell_list,
 )
-from tests.hub.cache.test_errors import BODY, TroubleTestCase
+from tests.hub.cache.logged_cache import BODY, LoggedCacheTestCase
 from yurttunnel.hub.cache import clients, objects, queue, schema, store
 from yurttunnel.hub.cache.clients import HOUR, MAX_IDLE_HOURS
 from yurttunnel.hub.cache.interfaces import CachedDocument, Scope
@@ -36,7 +36,7 @@ def some(number: int):
     return [item(f"pod-{each:03}", body=BODY) for each in range(number)]
 
 
-class GuestTestCase(TroubleTestCase):
+class GuestTestCase(LoggedCacheTestCase):
     """A cache of 1 MB."""
 
     options: dict[str, int] = {"max_bytes": 1_000_000}
@@ -48,7 +48,7 @@ class GuestTestCase(TroubleTestCase):
         self.restart(writer=self.writer, **self.options)
         tell_list(self.cache, some(2), 5, pods_of("kubelet"))
 
-    def keep(self, client: str, number: int) -> None:
+    def store(self, client: str, number: int) -> None:
         """Store a list of that many pods for a client, and advance the clock by an hour."""
         tell_list(self.cache, some(number), 5, pods_of(client))
         self.clock.advance(HOUR)
@@ -65,18 +65,18 @@ class RoomTests(GuestTestCase):
 
     def test_the_node_first(self) -> None:
         """If it is full, guests are evicted, however old the last request of the node's own is."""
-        self.keep(PROXY, 60)
-        self.keep("app a", 50)
-        self.keep("kubelet", 60)
+        self.store(PROXY, 60)
+        self.store("app a", 50)
+        self.store("kubelet", 60)
         self.assertEqual([60, 60, 0], [self.number(each) for each in (PROXY, "kubelet", "app a")])
         self.assertIsNone(self.cache.problem())
 
     def test_many_go(self) -> None:
         """If many guests have to be evicted for the node's own data, all other clients stay."""
         for number in range(40):
-            self.keep(f"name-{number} a", 2)
-        self.keep(PROXY, 60)
-        self.keep("kubelet", 40)
+            self.store(f"name-{number} a", 2)
+        self.store(PROXY, 60)
+        self.store("kubelet", 40)
         self.assertEqual([60, 40], [self.number(each) for each in (PROXY, "kubelet")])
         there = [number for number in range(40) if self.number(f"name-{number} a")]
         self.assertEqual(list(range(40 - len(there), 40)), there)
@@ -84,26 +84,28 @@ class RoomTests(GuestTestCase):
 
     def test_no_room_for_a_guest(self) -> None:
         """A guest's data is not cached if it would displace data of the node's own."""
-        self.keep(PROXY, 70)
-        self.keep("kubelet", 60)
-        self.keep("app a", 60)
+        self.store(PROXY, 70)
+        self.store("kubelet", 60)
+        self.store("app a", 60)
         self.assertEqual([70, 60, 0], [self.number(each) for each in (PROXY, "kubelet", "app a")])
         self.assertIsNone(self.cache.problem())
-        self.assertEqual(1, self.said("the cache") and self.said("raise --cache-max-bytes"))
+        self.assertEqual(
+            1, self.count_logs("the cache") and self.count_logs("raise --cache-max-bytes")
+        )
         self.assertEqual(1, self.cache.stats.dropped)
 
     def test_a_share(self) -> None:
         """All guests together use at most half of the file, even if the rest is free."""
         for client in ("app a", "app b", "app c"):
-            self.keep(client, 35)
+            self.store(client, 35)
         self.assertEqual([0, 35, 35], [self.number(f"app {owner}") for owner in "abc"])
         self.assertLess(self.cache.stats.size, 600_000)
 
     def test_by_owner(self) -> None:
         """The owner that uses most is evicted first, however many names it uses."""
-        self.keep("dns b", 25)
+        self.store("dns b", 25)
         for number in range(5):
-            self.keep(f"name-{number} a", 20)
+            self.store(f"name-{number} a", 20)
         self.assertEqual(25, self.number("dns b"))
         kept = [self.number(f"name-{number} a") for number in range(5)]
         self.assertEqual([0, 0, 0, 20, 20], kept)
@@ -115,7 +117,7 @@ class RoomTests(GuestTestCase):
             self.cache.upsert(collection, POD, item("a", version, body=BODY * version))
         self.cache.upsert(collection, POD, item("b", 50, body=BODY))
         self.cache.remove(Scope(collection), item("a", 51))
-        self.keep("app b", 70)
+        self.store("app b", 70)
         self.assertEqual([1, 70], [self.number(f"app {owner}") for owner in "ab"])
 
     def test_selectors(self) -> None:
@@ -146,9 +148,9 @@ class RoomTests(GuestTestCase):
     def test_many_collections(self) -> None:
         """The number of guests' collections is limited; the owner with most is evicted first."""
         self.patch(clients, "MAX_COLLECTIONS", 6)
-        self.keep("dns b", 1)
+        self.store("dns b", 1)
         for number in range(4):
-            self.keep(f"name-{number} a", 1)
+            self.store(f"name-{number} a", 1)
         for number in range(3):
             view = pods_of("web c").collection._replace(view=f"a={number}")
             tell_list(self.cache, some(1), 5, Scope(view))
@@ -162,10 +164,10 @@ class RoomTests(GuestTestCase):
         compared = []
         self.patch(clients._Usage, "rank", lambda usage: compared.append(usage.client) or (0, 0))
         self.patch(clients, "MAX_COLLECTIONS", 2)
-        self.keep("dns b", 1)
-        self.keep("web a", 1)
+        self.store("dns b", 1)
+        self.store("web a", 1)
         self.assertEqual([], compared)
-        self.keep("more a", 1)
+        self.store("more a", 1)
         self.assertIn("web a", compared)
 
     def test_what_is_said(self) -> None:
@@ -175,13 +177,13 @@ class RoomTests(GuestTestCase):
             tell_list(self.cache, [], 5, pods_of(f"name-{number} a"))
             self.clock.advance(BATCH_SECONDS)
         self.assertEqual(19, self.cache.stats.evicted)
-        self.assertEqual(1, self.said("was deleted"))
+        self.assertEqual(1, self.count_logs("was deleted"))
 
 
 class EventTests(GuestTestCase):
     """Events of pods; their creators get the response that they are stored."""
 
-    def kept(self) -> int:
+    def stored(self) -> int:
         """Return the number of stored events."""
         return len(self.result(self.cache.stored_events(100)))
 
@@ -197,26 +199,26 @@ class EventTests(GuestTestCase):
 
     def test_no_room(self) -> None:
         """Accepted events are stored once there is room, and no others are accepted before."""
-        self.keep(PROXY, 60)
-        self.keep("kubelet", 56)
+        self.store(PROXY, 60)
+        self.store("kubelet", 56)
         taken = self.create("token", 3)
-        self.assertLess(self.kept(), taken)
-        self.assertIn("has no room for those", self.cache.event_problem("token"))
+        self.assertLess(self.stored(), taken)
+        self.assertIn("has no room for the Events", self.cache.event_problem("token"))
         self.assertIsNone(self.cache.problem())
         self.assertIsNone(self.cache.event_problem(""))
         self.pass_time(200)
-        self.assertLess(self.kept(), taken)
+        self.assertLess(self.stored(), taken)
         self.assertEqual([60, 56], [self.number(each) for each in (PROXY, "kubelet")])
         self.assertEqual(0, self.cache.stats.dropped)
         self.cache.evict(lambda component: component == "kubelet")
         self.pass_time(61)
-        self.assertEqual(taken, self.kept())
+        self.assertEqual(taken, self.stored())
         self.assertIsNone(self.cache.event_problem("token"))
         self.assertEqual(0, self.cache.stats.queued)
 
     def test_no_room_for_kubelets(self) -> None:
         """Events of the node are not accepted, either, if no client can be evicted."""
-        self.keep("kubelet", 1)
+        self.store("kubelet", 1)
         for number in range(200):
             self.cache.upsert(PODS, POD, item(f"more-{number}", 6, body=BODY))
             self.clock.advance(BATCH_SECONDS)
@@ -226,20 +228,20 @@ class EventTests(GuestTestCase):
         self.pass_time(100)
         self.assertIsNone(self.cache.event_problem(""))
         self.cache.store_event("/events", "application/json", BODY, "", "")
-        self.assertEqual(1, self.kept())
+        self.assertEqual(1, self.stored())
 
     def test_the_end(self) -> None:
         """Events without room are lost at shutdown, which is logged."""
-        self.keep("kubelet", 120)
+        self.store("kubelet", 120)
         self.create("token", 3)
         self.stop()
-        self.assertEqual(1, self.said("The last changes were not kept"))
+        self.assertEqual(1, self.count_logs("The last changes were not written"))
 
 
 class DocumentTests(GuestTestCase):
     """Documents, which any client can have cached, and all share."""
 
-    def keep_documents(self, number: int, size: int = 30_000) -> None:
+    def store_documents(self, number: int, size: int = 30_000) -> None:
         """Store that many documents."""
         for each in range(number):
             document = CachedDocument("application/json", bytes(size))
@@ -257,15 +259,15 @@ class DocumentTests(GuestTestCase):
     def assert_gone(self, number: int) -> None:
         """Assert that the eviction of this many documents is logged and counted."""
         self.assertEqual(number, self.cache.stats.evicted_documents)
-        said = self.said("of the cached discovery and OpenAPI responses were deleted")
+        said = self.count_logs("of the cached discovery and OpenAPI responses were deleted")
         self.assertEqual(number > 0, said > 0)
         self.assertLess(said, 3)
 
     def test_the_node_first(self) -> None:
         """They take no room that the node's own need, and the newest stay."""
-        self.keep(PROXY, 60)
-        self.keep_documents(40)
-        self.keep("kubelet", 65)
+        self.store(PROXY, 60)
+        self.store_documents(40)
+        self.store("kubelet", 65)
         self.assertEqual([60, 65], [self.number(each) for each in (PROXY, "kubelet")])
         self.assertIsNone(self.cache.problem())
         self.assertEqual([36, 37, 38, 39], self.documents())
@@ -273,18 +275,18 @@ class DocumentTests(GuestTestCase):
 
     def test_none_left(self) -> None:
         """They are evicted, if necessary all of them, before any of the node's own clients."""
-        self.keep(PROXY, 70)
-        self.keep_documents(40)
-        self.keep("kubelet", 81)
+        self.store(PROXY, 70)
+        self.store_documents(40)
+        self.store("kubelet", 81)
         self.assertEqual([70, 81], [self.number(each) for each in (PROXY, "kubelet")])
         self.assertEqual([], self.documents())
         self.assert_gone(40)
 
     def test_guests(self) -> None:
         """They belong to the guests' half, and guests do not displace them."""
-        self.keep_documents(5)
+        self.store_documents(5)
         for client in ("app a", "app b", "app c"):
-            self.keep(client, 30)
+            self.store(client, 30)
         self.assertEqual([0, 0, 30], [self.number(f"app {owner}") for owner in "abc"])
         self.assertEqual([0, 1, 2, 3, 4], self.documents())
         self.assertLess(self.cache.stats.size, 600_000)
@@ -292,16 +294,16 @@ class DocumentTests(GuestTestCase):
 
     def test_a_share(self) -> None:
         """However many there are, a quarter of the file is for other data of guests."""
-        self.keep("app a", 35)
-        self.keep_documents(40)
+        self.store("app a", 35)
+        self.store_documents(40)
         self.assertEqual(35, self.number("app a"))
         self.assertEqual(list(range(32, 40)), self.documents())
         self.assert_gone(32)
 
     def test_a_large_one(self) -> None:
         """A document that is larger than the limit is not stored, and displaces no other."""
-        self.keep_documents(5)
-        self.keep_documents(1, 300_000)
+        self.store_documents(5)
+        self.store_documents(1, 300_000)
         self.assertEqual([0, 1, 2, 3, 4], self.documents())
         self.assertEqual([], self.documents(300_000))
         self.assert_gone(1)
@@ -403,7 +405,7 @@ class SlotTests(GuestTestCase):
 
     def test_slots(self) -> None:
         """However many lists guests read slowly, the node's own lists are read."""
-        self.keep("app a", 1)
+        self.store("app a", 1)
         held = [self.result(self.cache.list(pods_of("app a"))) for _ in range(MAX_CONCURRENT_READS)]
         waits = Deferred.fromCoroutine(read_all(self.cache, pods_of("app a")))
         self.assertEqual(2, self.number("kubelet"))

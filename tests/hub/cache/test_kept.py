@@ -27,7 +27,7 @@ from yurttunnel.hub.cache.writer import BATCH_SECONDS
 class BoundTests(CacheTestCase):
     """Limits of their numbers and sizes."""
 
-    def kept(self, most: int = 10_000) -> list[str]:
+    def stored(self, most: int = 10_000) -> list[str]:
         """Return the paths of the stored events."""
         return [event.path for event in self.result(self.cache.stored_events(most))]
 
@@ -35,7 +35,7 @@ class BoundTests(CacheTestCase):
         """Over the limit of events the oldest are evicted, which is counted."""
         for number in range(events.MAX_EVENTS + 10):
             self.cache.store_event(f"/{number}", "application/json", b"{}", "")
-        kept = self.kept()
+        kept = self.stored()
         self.assertEqual([f"/{number}" for number in range(10, events.MAX_EVENTS + 10)], kept)
         self.assertEqual(
             (events.MAX_EVENTS, 10), (self.cache.stats.events, self.cache.stats.events_lost)
@@ -45,14 +45,14 @@ class BoundTests(CacheTestCase):
         """The same applies to their size."""
         for number in range(40):
             self.cache.store_event(f"/{number}", "application/json", bytes(1024 * 1024), "")
-        self.assertEqual([f"/{number}" for number in range(24, 40)], self.kept())
+        self.assertEqual([f"/{number}" for number in range(24, 40)], self.stored())
         self.assertEqual((16, 24), (self.cache.stats.events, self.cache.stats.events_lost))
 
     def test_tokens_of_events(self) -> None:
         """Tokens count like bodies."""
         for number in range(20):
             self.cache.store_event(f"/{number}", "application/json", b"{}", "t" * 1024 * 1024)
-        self.assertEqual([f"/{number}" for number in range(5, 20)], self.kept())
+        self.assertEqual([f"/{number}" for number in range(5, 20)], self.stored())
 
     def test_events_of_one_account(self) -> None:
         """Over its share an account loses its own oldest events, and nobody else does."""
@@ -62,7 +62,7 @@ class BoundTests(CacheTestCase):
             self.cache.store_event(f"/{number}", "application/json", b"{}", "a token", "n:web")
         most = events.OWNER_SHARE // events.MIN_EVENT_SIZE
         expected = [f"/{number}" for number in range(events.MAX_EVENTS - most, events.MAX_EVENTS)]
-        self.assertEqual(["/", "/n:other", *expected], self.kept())
+        self.assertEqual(["/", "/n:other", *expected], self.stored())
         self.assertEqual(events.MAX_EVENTS - most, self.cache.stats.events_lost)
 
     def test_events_of_one_account_over_restarts(self) -> None:
@@ -75,14 +75,14 @@ class BoundTests(CacheTestCase):
                 self.cache.store_event(path, "application/json", b"{}", "a token", "n:web")
             self.restart()
             expected = [f"/{outage}/{number}" for number in range(share)]
-            self.assertEqual(["/", *expected], self.kept())
+            self.assertEqual(["/", *expected], self.stored())
             self.assertEqual(1 + share, self.cache.stats.events)
 
     def test_events_at_once(self) -> None:
         """Many events at once are limited together, not one by one."""
         for number in range(2_000):
             self.cache.store_event(f"/{number}", "application/json", b"{}", "")
-        self.assertEqual(2_000, len(self.kept()))
+        self.assertEqual(2_000, len(self.stored()))
         for owner in ("", "n:web"):
             self.assertLess(self.steps(owner, 200), 3 * self.steps(owner, 1), owner)
 
@@ -104,14 +104,14 @@ class BoundTests(CacheTestCase):
             self.cache.store_event(f"/{number}", "application/json", b"{}", "a token")
         ids = [event.id for event in self.result(self.cache.stored_events(9))]
         self.restart()
-        self.assertEqual(["/0", "/1", "/2"], self.kept())
+        self.assertEqual(["/0", "/1", "/2"], self.stored())
         self.assertEqual(3, self.cache.stats.events)
         for id in ids:
             self.cache.delete_event(id)
         self.restart()
         self.cache.store_event("/3", "application/json", b"{}", "")
         self.cache.delete_event(ids[-1])
-        self.assertEqual(["/3"], self.kept())
+        self.assertEqual(["/3"], self.stored())
         self.assertEqual(1, self.cache.stats.events)
 
     def test_number_of_documents(self) -> None:
@@ -249,7 +249,7 @@ class ClientTests(CacheTestCase):
             self.clock.advance(1)
             tell_list(self.cache, items, 7, self.scope("coredns"))
             self.clock.advance(1)
-            self.assertIn("with what coredns needs", self.cache.problem())
+            self.assertIn("with the data of coredns", self.cache.problem())
             self.cache.upsert(PODS, POD, item("a", 9))
             self.cache.advance(ALL, "6", "9")
             self.clock.advance(1)
@@ -278,7 +278,7 @@ class ClientTests(CacheTestCase):
         """Deletions behind a change without room are done, and make room."""
         self.start_bounded(300_000)
         number = self.fulfil()
-        self.assertIn("with what kubelet needs", self.cache.problem())
+        self.assertIn("with the data of kubelet", self.cache.problem())
         self.assertEqual(0, self.cache.stats.evicted)
         self.cache.upsert(PODS, POD, item("large", 400, body=bytes(400_000)))
         self.clock.pump([1] * 31)
@@ -344,7 +344,7 @@ class ClientTests(CacheTestCase):
         for each in items:
             self.cache.upsert(PODS, POD, each)
             self.clock.advance(1)
-        self.assertIn("its bound of 2 MB", str(self.cache.problem()))
+        self.assertIn("its limit of 2 MB", str(self.cache.problem()))
         self.assertLessEqual(self.cache.stats.size, 2_000_000)
 
     def test_room_is_given_back(self) -> None:

@@ -36,7 +36,7 @@ MODULES = (
 )
 
 
-def asking(verb, resource, group="", **more):
+def request_for(verb, resource, group="", **more):
     """Create a request."""
     return ApiRequest(verb, "/whatever", ResourceType(group, "v1", resource), **more)
 
@@ -117,24 +117,24 @@ class MasterServiceTests(FilterTestCase):
         """It applies to requests that may return that Service."""
         self.assertApplies(
             True,
-            asking("list", "services"),
-            asking("watch", "services", namespace="default"),
-            asking("get", "services", namespace="default", name="kubernetes"),
+            request_for("list", "services"),
+            request_for("watch", "services", namespace="default"),
+            request_for("get", "services", namespace="default", name="kubernetes"),
         )
         self.assertApplies(
             False,
-            asking("list", "services", namespace="kube-system"),
-            asking("list", "services", name="web"),
-            asking("list", "services", "serving.knative.dev"),
-            asking("update", "services"),
-            asking("get", "services", subresource="status"),
+            request_for("list", "services", namespace="kube-system"),
+            request_for("list", "services", name="web"),
+            request_for("list", "services", "serving.knative.dev"),
+            request_for("update", "services"),
+            request_for("get", "services", subresource="status"),
             ApiRequest("get", "/api/v1"),
         )
 
     def test_no_host(self):
         """Without an address for pods it never applies."""
         self.filter = Site(host="").make(masterservice.maker)
-        self.assertApplies(False, asking("list", "services"))
+        self.assertApplies(False, request_for("list", "services"))
 
 
 class ForwardKubeSvcTrafficTests(FilterTestCase):
@@ -181,9 +181,11 @@ class ForwardKubeSvcTrafficTests(FilterTestCase):
     def test_requests(self):
         """It is for EndpointSlices."""
         group = "discovery.k8s.io"
-        self.assertApplies(True, asking("watch", "endpointslices", group))
+        self.assertApplies(True, request_for("watch", "endpointslices", group))
         self.assertApplies(
-            False, asking("watch", "endpoints"), asking("list", "endpointslices", group, name="w")
+            False,
+            request_for("watch", "endpoints"),
+            request_for("list", "endpointslices", group, name="w"),
         )
 
 
@@ -210,8 +212,8 @@ class DiscardCloudServiceTests(FilterTestCase):
 
     def test_requests(self):
         """It does not apply to a get of a single Service."""
-        self.assertApplies(True, asking("list", "services"), asking("watch", "services"))
-        self.assertApplies(False, asking("get", "services", name="web"))
+        self.assertApplies(True, request_for("list", "services"), request_for("watch", "services"))
+        self.assertApplies(False, request_for("get", "services", name="web"))
 
 
 CONFIG = """\
@@ -251,20 +253,20 @@ class InClusterConfigTests(FilterTestCase):
         kube_proxy = {"namespace": "kube-system", "name": "kube-proxy"}
         self.assertApplies(
             True,
-            asking("get", "configmaps", **kube_proxy),
-            asking("watch", "configmaps", **kube_proxy),
-            asking("list", "configmaps"),
+            request_for("get", "configmaps", **kube_proxy),
+            request_for("watch", "configmaps", **kube_proxy),
+            request_for("list", "configmaps"),
         )
         self.assertApplies(
             False,
-            asking("watch", "configmaps", namespace="kube-system", name="coredns"),
-            asking("watch", "configmaps", namespace="default"),
+            request_for("watch", "configmaps", namespace="kube-system", name="coredns"),
+            request_for("watch", "configmaps", namespace="default"),
         )
 
     def test_no_host(self):
         """Without an address for pods kube-proxy's configuration is unchanged."""
         self.filter = Site(host="").make(inclusterconfig.maker)
-        self.assertApplies(False, asking("list", "configmaps"))
+        self.assertApplies(False, request_for("list", "configmaps"))
 
 
 class NodePortIsolationTests(FilterTestCase):
@@ -370,12 +372,12 @@ class ServiceEnvUpdaterTests(FilterTestCase):
         """It applies to pods, including responses to patches, also of the status."""
         self.assertApplies(
             True,
-            asking("list", "pods"),
-            asking("patch", "pods", subresource="status"),
-            asking("get", "pods", name="web"),
+            request_for("list", "pods"),
+            request_for("patch", "pods", subresource="status"),
+            request_for("get", "pods", name="web"),
         )
         self.assertApplies(
-            False, asking("get", "pods", subresource="log"), asking("create", "pods")
+            False, request_for("get", "pods", subresource="log"), request_for("create", "pods")
         )
 
 
@@ -521,13 +523,15 @@ class ServiceTopologyTests(FilterTestCase):
         """It applies to Endpoints and EndpointSlices."""
         self.assertApplies(
             True,
-            asking("list", "endpoints"),
-            asking("watch", "endpointslices", "discovery.k8s.io"),
+            request_for("list", "endpoints"),
+            request_for("watch", "endpointslices", "discovery.k8s.io"),
         )
-        self.assertApplies(False, asking("list", "services"), asking("list", "endpointslices"))
+        self.assertApplies(
+            False, request_for("list", "services"), request_for("list", "endpointslices")
+        )
 
 
-class ReachTests(SynchronousTestCase):
+class ReachabilityTests(SynchronousTestCase):
     """The filters that redirect pods to the hub, while pods cannot reach it."""
 
     objects = {

@@ -28,9 +28,9 @@ class RelistTests(SynchronousTestCase):
         self.changed = True
         self.begun = True
         self.fields = ()
-        self.server.handler.answer = self.answer
+        self.server.handler.answer = self.respond
 
-    def answer(self, exchange):
+    def respond(self, exchange):
         """Begin the response to a watch, or leave it pending."""
         head = exchange.head
         call = HubCall(exchange, parse_request(head), caller_of(head, True), forms_of(head))

@@ -61,12 +61,12 @@ class ThroughHubTests(World):
     def list(self, agent=PROXY):
         """List the slices, of which the API has one; return the nodes whose endpoints are in it."""
         self.client = self.server.connect()
-        self.ask(SLICES, agent, PROTOBUF)
+        self.send_request(SLICES, agent, PROTOBUF)
         found = {"kind": "EndpointSliceList", "apiVersion": TYPE["apiVersion"]}
         metadata = {"resourceVersion": "9"}
         items = [endpoint_slice("edge-1", "edge-2")]
-        self.answer_json({**found, "metadata": metadata, "items": items})
-        ((status, body),) = self.answered()
+        self.respond_json({**found, "metadata": metadata, "items": items})
+        ((status, body),) = self.client_responses()
         self.assertEqual(200, status)
         answer = json.loads(body)
         self.assertEqual({**found, "metadata": metadata}, {**found, "metadata": answer["metadata"]})
@@ -75,14 +75,14 @@ class ThroughHubTests(World):
     def watch(self, agent=PROXY):
         """Begin a watch from there; return the client's connection."""
         self.client = self.server.connect()
-        self.ask(f"{SLICES}?watch=1&resourceVersion=9", agent, PROTOBUF)
-        self.answer(HEAD)
+        self.send_request(f"{SLICES}?watch=1&resourceVersion=9", agent, PROTOBUF)
+        self.respond(HEAD)
         return self.client
 
     def events(self, client):
         """Return the events of a watch that has ended: types and objects."""
         self.client = client
-        ((_, body),) = self.answered()
+        ((_, body),) = self.client_responses()
         return [(each["type"], each["object"]) for each in map(json.loads, body.splitlines())]
 
     def settle_filters(self):
@@ -92,9 +92,9 @@ class ThroughHubTests(World):
     def test_asked_in_json(self):
         """JSON is requested from the API, but only if a filter applies."""
         self.list()
-        self.assertIn("Accept: application/json\r\n", self.asked())
+        self.assertIn("Accept: application/json\r\n", self.received_request())
         self.list(ENVOY)
-        self.assertIn("Accept: application/vnd.kubernetes.protobuf,", self.asked())
+        self.assertIn("Accept: application/vnd.kubernetes.protobuf,", self.received_request())
 
     def test_kept_whole(self):
         """The client gets the endpoints on the node; the cache has the unfiltered object."""
@@ -112,7 +112,7 @@ class ThroughHubTests(World):
         self.assertEqual(["edge-1"], self.list())
         client = self.watch()
         changed = {**TYPE, **endpoint_slice("edge-2", version="10")}
-        self.answer(chunk(event("MODIFIED", changed)))
+        self.respond(chunk(event("MODIFIED", changed)))
         self.say("")
         self.settle_filters()
         (first, seen), (last, told) = self.events(client)
@@ -135,17 +135,17 @@ class ThroughHubTests(World):
 
         def addresses():
             self.client = self.server.connect()
-            self.ask(services, KUBELET, JSON)
+            self.send_request(services, KUBELET, JSON)
             found = {"kind": "ServiceList", "apiVersion": "v1"}
             metadata = {"resourceVersion": "9"}
-            self.answer_json({**found, "metadata": metadata, "items": [kubernetes]})
-            ((_, body),) = self.answered()
+            self.respond_json({**found, "metadata": metadata, "items": [kubernetes]})
+            ((_, body),) = self.client_responses()
             return [item["spec"]["clusterIP"] for item in json.loads(body)["items"]]
 
         self.assertEqual(["10.96.0.1"], addresses())
         self.client = client = self.server.connect()
-        self.ask(f"{services}&watch=1&resourceVersion=9", KUBELET, JSON)
-        self.answer(HEAD)
+        self.send_request(f"{services}&watch=1&resourceVersion=9", KUBELET, JSON)
+        self.respond(HEAD)
         self.site.reach.update(True)
         self.settle_filters()
         [(last, told)] = self.events(client)
@@ -168,8 +168,8 @@ class ThroughHubTests(World):
 
     def test_no_json(self):
         """A client that does not accept JSON gets 406."""
-        self.ask(SLICES, PROXY, b"Accept: application/vnd.kubernetes.protobuf")
-        ((status, body),) = self.answered()
+        self.send_request(SLICES, PROXY, b"Accept: application/vnd.kubernetes.protobuf")
+        ((status, body),) = self.client_responses()
         self.assertEqual(406, status)
         self.assertIn(b"application/json", body)
 

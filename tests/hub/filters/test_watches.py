@@ -15,7 +15,7 @@ PROXY = Caller("kube-proxy")
 OLD, NEW = (("a", 0),), (("a", 1),)
 
 
-def asking(version="", **more):
+def request_for(version="", **more):
     """Create a request for a watch, or for the list before it."""
     options = ListOptions(resource_version=version, **more)
     return ApiRequest("watch", "/w", ResourceType("", "v1", "services"), options=options)
@@ -35,7 +35,7 @@ class WatchesTests(SynchronousTestCase):
 
     def track(self, name="w", request=None, caller=PROXY):
         """Begin a watch."""
-        request = request or asking("7")
+        request = request or request_for("7")
         end = lambda: self.ended.append((name, self.clock.seconds()))  # noqa: E731
         return self.watches.track(caller, request, lambda: self.state, end)
 
@@ -98,7 +98,7 @@ class WatchesTests(SynchronousTestCase):
 
     def test_listed_before(self):
         """A watch that continues a list is out of date if the list is."""
-        request = asking("7")
+        request = request_for("7")
         self.watches.record_list(PROXY, request, OLD)
         self.state = NEW
         self.track()
@@ -112,7 +112,7 @@ class WatchesTests(SynchronousTestCase):
     def test_listed_in_pages(self):
         """A change between two pages of a list ends the watch after it; a new list resets this."""
         self.state = NEW
-        pages = asking(), asking(continue_token="2"), asking(continue_token="3")
+        pages = request_for(), request_for(continue_token="2"), request_for(continue_token="3")
         for page, state in zip(pages, (OLD, OLD, NEW), strict=True):
             self.watches.record_list(PROXY, page, state)
         self.track()
@@ -126,9 +126,9 @@ class WatchesTests(SynchronousTestCase):
 
     def test_other_lists(self):
         """Lists of other clients, or of the same client elsewhere, do not affect a watch."""
-        request = asking("7", label_selector="a=b")
+        request = request_for("7", label_selector="a=b")
         self.watches.record_list(PROXY, request, OLD)
-        self.watches.record_list(Caller("coredns"), asking("7"), OLD)
+        self.watches.record_list(Caller("coredns"), request_for("7"), OLD)
         self.state = NEW
         self.track()
         self.clock.pump([SETTLE, SPREAD])
@@ -136,7 +136,7 @@ class WatchesTests(SynchronousTestCase):
 
     def test_outdated(self):
         """The client of a watch is out of date, however the watch ends, until it lists."""
-        request = asking("7")
+        request = request_for("7")
         for ended in (False, True):
             self.setUp()
             self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
@@ -146,14 +146,14 @@ class WatchesTests(SynchronousTestCase):
                 end()
             self.clock.pump([SETTLE, SPREAD])
             self.assertTrue(self.watches.is_outdated(PROXY, request, NEW), ended)
-        for other in (asking(), asking("0"), asking("7", send_initial_events=True)):
+        for other in (request_for(), request_for("0"), request_for("7", send_initial_events=True)):
             self.assertFalse(self.watches.is_outdated(PROXY, other, NEW))
         self.watches.record_list(PROXY, request, NEW)
         self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
 
     def test_a_client_that_never_lists(self):
         """It gets 410 for a minute, and its later watches stay open."""
-        request = asking("7")
+        request = request_for("7")
         self.track()
         self.change()
         for number in range(60):
@@ -166,23 +166,27 @@ class WatchesTests(SynchronousTestCase):
 
     def test_list_in_watch(self):
         """A watch that begins with all objects counts as a list."""
-        for request in (asking(), asking("0"), asking("7", send_initial_events=True)):
+        for request in (
+            request_for(),
+            request_for("0"),
+            request_for("7", send_initial_events=True),
+        ):
             self.watches.record_list(PROXY, request, OLD)
             self.state = NEW
             self.track("new", request)()
             self.state = OLD
-            self.track("old", asking("9", send_initial_events=False))
+            self.track("old", request_for("9", send_initial_events=False))
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual({"old"}, {name for name, _ in self.ended})
 
     def test_memory(self):
         """The number of remembered lists is limited; the most recent are kept."""
         for number in range(MAX_LISTS + 1):
-            self.watches.record_list(PROXY, asking("7", label_selector=f"n={number}"), OLD)
-            self.watches.record_list(PROXY, asking("7", label_selector="n=1"), OLD)
+            self.watches.record_list(PROXY, request_for("7", label_selector=f"n={number}"), OLD)
+            self.watches.record_list(PROXY, request_for("7", label_selector="n=1"), OLD)
         self.state = NEW
         for number in (0, 1, 2):
-            self.track(number, asking("7", label_selector=f"n={number}"))
+            self.track(number, request_for("7", label_selector=f"n={number}"))
         self.clock.pump([SETTLE, SPREAD])
         self.assertEqual({1, 2}, {name for name, _ in self.ended})
 

@@ -30,68 +30,68 @@ from yurttunnel.hub.request.requests import MAX_SELECTORS
 ACCOUNT = "system:serviceaccount:n:web"
 
 
-class KeepingTests(World):
+class CachingTests(World):
     """Objects and lists of the kubelet."""
 
     def get(self, target=ONE, obj=None, **how):
         """Send a get, and respond to it."""
-        self.ask(target, KUBELET, JSON)
-        self.answer_json(obj or pod("one"), **how)
+        self.send_request(target, KUBELET, JSON)
+        self.respond_json(obj or pod("one"), **how)
 
     def list(self, *pods, target=PODS, **how):
         """Send a list, and respond with pods."""
-        self.ask(target, KUBELET, JSON)
-        self.answer_json(pod_list(*pods, **how))
+        self.send_request(target, KUBELET, JSON)
+        self.respond_json(pod_list(*pods, **how))
 
     def test_object(self):
         """A single object is cached, and forwarded unchanged."""
         body = json.dumps(pod("one", "7")).encode() + b"\n"
         self.get(obj=body)
-        self.assertEqual([(200, body)], self.answered())
-        self.assertEqual("7", self.kept("one"))
+        self.assertEqual([(200, body)], self.client_responses())
+        self.assertEqual("7", self.cached("one"))
 
     def test_of_others(self):
         """Responses to clients that are not cached are only forwarded."""
-        self.ask(ONE, b"User-Agent: kubectl/1", JSON)
-        self.answer_json(pod("one"))
-        self.assertIsNone(self.kept("one", client="kubectl"))
+        self.send_request(ONE, b"User-Agent: kubectl/1", JSON)
+        self.respond_json(pod("one"))
+        self.assertIsNone(self.cached("one", client="kubectl"))
 
     def test_owner(self):
         """A response to a request with a token is cached for the owner that the API returns."""
         self.users["abc"] = ACCOUNT
-        self.ask(ONE, KUBELET, JSON, TOKEN)
-        self.answer_json(pod("one", "7"))
-        self.assertIsNone(self.kept("one"))
-        self.assertEqual("7", self.kept("one", client=f"kubelet {ACCOUNT}"))
+        self.send_request(ONE, KUBELET, JSON, TOKEN)
+        self.respond_json(pod("one", "7"))
+        self.assertIsNone(self.cached("one"))
+        self.assertEqual("7", self.cached("one", client=f"kubelet {ACCOUNT}"))
 
     def test_owner_that_is_not_known_yet(self):
         """A response to be cached waits for the owner of its token; others do not."""
         self.users["abc"] = asked = Deferred()
-        self.ask("/api/v1/nodes", JSON, TOKEN)
-        self.answer_json({"items": []})
-        self.ask(ONE, KUBELET, JSON, TOKEN)
-        self.assertNotIn(ONE, self.asked())
+        self.send_request("/api/v1/nodes", JSON, TOKEN)
+        self.respond_json({"items": []})
+        self.send_request(ONE, KUBELET, JSON, TOKEN)
+        self.assertNotIn(ONE, self.received_request())
         asked.callback(ACCOUNT)
         self.settle()
-        self.answer_json(pod("one", "7"))
-        self.assertEqual([200, 200], [one[0] for one in self.answered("GET", "GET")])
-        self.assertEqual("7", self.kept("one", client=f"kubelet {ACCOUNT}"))
+        self.respond_json(pod("one", "7"))
+        self.assertEqual([200, 200], [one[0] for one in self.client_responses("GET", "GET")])
+        self.assertEqual("7", self.cached("one", client=f"kubelet {ACCOUNT}"))
 
     def test_owner_that_is_not_told(self):
         """After some seconds it is forwarded, and not cached for the claimed owner."""
         forged = service_account_token("kube-system", "coredns")
         self.users[forged] = Deferred()
-        self.ask(ONE, KUBELET, JSON, b"Authorization: Bearer " + forged.encode())
+        self.send_request(ONE, KUBELET, JSON, b"Authorization: Bearer " + forged.encode())
         self.pass_time(6)
-        self.answer_json(pod("one", "7"))
-        self.assertEqual(200, self.answered()[0][0])
+        self.respond_json(pod("one", "7"))
+        self.assertEqual(200, self.client_responses()[0][0])
         for client in ("kubelet", "kubelet system:serviceaccount:kube-system:coredns", "kubelet "):
-            self.assertIsNone(self.kept("one", client=client))
+            self.assertIsNone(self.cached("one", client=client))
 
     def test_end(self):
         """After shutdown nothing is sent to the API."""
         self.users["abc"] = asked = Deferred()
-        self.ask(ONE, KUBELET, JSON, TOKEN)
+        self.send_request(ONE, KUBELET, JSON, TOKEN)
         self.client.break_off(ConnectionLost())
         self.forwarder.close()
         self.assertTrue(asked.called)
@@ -99,7 +99,7 @@ class KeepingTests(World):
     def test_client_that_does_not_wait(self):
         """A request whose client has disconnected is not forwarded."""
         self.users["abc"] = asked = Deferred()
-        self.ask(ONE, KUBELET, JSON, TOKEN)
+        self.send_request(ONE, KUBELET, JSON, TOKEN)
         self.client.break_off(ConnectionLost())
         asked.callback(ACCOUNT)
         self.settle()
@@ -113,26 +113,26 @@ class KeepingTests(World):
             (b"PATCH", b"200 OK", "4"),
         ):
             target = ONE if method != b"POST" else "/api/v1/namespaces/default/pods"
-            self.ask(target, KUBELET, JSON, method=method, body=b"{}")
-            self.answer_json(pod("one", version), status)
-            self.assertEqual(version, self.kept("one"))
+            self.send_request(target, KUBELET, JSON, method=method, body=b"{}")
+            self.respond_json(pod("one", version), status)
+            self.assertEqual(version, self.cached("one"))
 
     def test_list(self):
         """A list replaces the cached one."""
         self.get()
         self.list(pod("two"), pod("three"))
-        self.assertEqual(["three", "two"], sorted(self.kept_list()))
+        self.assertEqual(["three", "two"], sorted(self.cached_list()))
 
     def test_in_pieces(self):
         """A list does not depend on its pieces."""
         body = json.dumps(pod_list(pod("two"), pod("three"))).encode()
-        self.ask(PODS, KUBELET, JSON)
-        self.answer(CHUNKED)
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond(CHUNKED)
         for number in range(len(body)):
-            self.answer(chunk(body[number : number + 1]))
-        self.answer(b"0\r\n\r\n")
-        self.assertEqual([(200, body)], self.answered())
-        self.assertEqual(["three", "two"], sorted(self.kept_list()))
+            self.respond(chunk(body[number : number + 1]))
+        self.respond(b"0\r\n\r\n")
+        self.assertEqual([(200, body)], self.client_responses())
+        self.assertEqual(["three", "two"], sorted(self.cached_list()))
 
     def test_long_selections(self):
         """Results of very long field selectors that only the API can evaluate are not cached."""
@@ -140,15 +140,15 @@ class KeepingTests(World):
         for length in (MAX_VIEW, MAX_VIEW + 1):
             view = "status.phase=".ljust(length, "x")
             self.list(pod("one"), target=f"{PODS}?fieldSelector={view}")
-            kept[length] = self.kept_list(view=view)
+            kept[length] = self.cached_list(view=view)
         self.assertEqual({MAX_VIEW: ["one"], MAX_VIEW + 1: None}, kept)
 
     def test_long_selectors(self):
         """Results of very long selectors are forwarded, and not cached."""
         for length, kept in ((MAX_SELECTORS + 1, None), (MAX_SELECTORS, ["one"])):
             self.list(pod("one"), target=f"{PODS}?labelSelector={'x' * length}")
-            self.assertEqual(kept, self.kept_list())
-        self.assertEqual([200, 200], [status for status, _ in self.answered("GET", "GET")])
+            self.assertEqual(kept, self.cached_list())
+        self.assertEqual([200, 200], [status for status, _ in self.client_responses("GET", "GET")])
 
     def test_long(self):
         """A list whose parsing is deferred is the same, compressed or not."""
@@ -158,54 +158,56 @@ class KeepingTests(World):
         gzipped = b"Content-Encoding: gzip"
         for number, sent, fields in ((1, body, ()), (2, packed, (gzipped,))):
             self.cache.evict(lambda component: False)
-            self.ask(PODS, KUBELET, JSON)
-            self.answer_json(sent, b"200 OK", -1, *fields)
-            self.assertEqual((200, sent), self.answered(*number * ["GET"])[-1])
-            self.assertEqual(["pod-0", "pod-1", "pod-2"], sorted(self.kept_list()))
+            self.send_request(PODS, KUBELET, JSON)
+            self.respond_json(sent, b"200 OK", -1, *fields)
+            self.assertEqual((200, sent), self.client_responses(*number * ["GET"])[-1])
+            self.assertEqual(["pod-0", "pod-1", "pod-2"], sorted(self.cached_list()))
 
     def test_long_that_breaks_off(self):
         """Nothing is cached of a list that is aborted before it was parsed."""
         pods = [pod(f"pod-{number}", text="x" * (SLICE // 2)) for number in range(3)]
         body = json.dumps(pod_list(*pods)).encode()
-        self.ask(PODS, KUBELET, JSON)
-        self.answer(CHUNKED + chunk(body))
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond(CHUNKED + chunk(body))
         self.connections.played[-1].break_off(ConnectionLost())
         self.settle()
-        self.assertIsNone(self.kept_list())
+        self.assertIsNone(self.cached_list())
 
     def test_pages(self):
         """All pages together form the list."""
         self.list(pod("two"), token="more", target=f"{PODS}?limit=1")
         self.list(pod("three"), target=f"{PODS}?limit=1&continue=more")
-        self.assertEqual(["three", "two"], sorted(self.kept_list()))
+        self.assertEqual(["three", "two"], sorted(self.cached_list()))
 
     def test_broken_list(self):
         """A list that is aborted is aborted for the client, and the cached one stays."""
         self.list(pod("one"))
-        self.ask(PODS, KUBELET, JSON)
+        self.send_request(PODS, KUBELET, JSON)
         body = json.dumps(pod_list(pod("two"))).encode()
-        self.answer(CHUNKED + chunk(body[:-20]))
+        self.respond(CHUNKED + chunk(body[:-20]))
         self.connections.played[-1].break_off(ConnectionLost())
         self.settle()
         self.assertTrue(self.client.aborted)
-        self.assertEqual(["one"], self.kept_list())
+        self.assertEqual(["one"], self.cached_list())
 
     def test_client_leaves(self):
         """The same applies if the client disconnects."""
         self.list(pod("one"))
-        self.ask(PODS, KUBELET, JSON)
-        self.answer(CHUNKED + chunk(json.dumps(pod_list(pod("two"))).encode()[:-20]))
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond(CHUNKED + chunk(json.dumps(pod_list(pod("two"))).encode()[:-20]))
         self.client.break_off(ConnectionLost())
         self.settle()
-        self.assertEqual(["one"], self.kept_list())
+        self.assertEqual(["one"], self.cached_list())
 
     def test_malformed_list(self):
         """A body that cannot be parsed is forwarded, logged in one line, and not cached."""
         self.list(pod("one"))
-        self.ask(PODS, KUBELET, JSON)
-        self.answer_json(b'{"items": [{"secret": }]}')
-        self.assertEqual((200, b'{"items": [{"secret": }]}'), self.answered("GET", "GET")[1])
-        self.assertEqual(["one"], self.kept_list())
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond_json(b'{"items": [{"secret": }]}')
+        self.assertEqual(
+            (200, b'{"items": [{"secret": }]}'), self.client_responses("GET", "GET")[1]
+        )
+        self.assertEqual(["one"], self.cached_list())
         self.assertEqual(1, self.responses.unreadable)
         self.assertIn("cannot be cached", self.lines[-1])
         self.assertNotIn("secret", self.lines[-1])
@@ -213,27 +215,27 @@ class KeepingTests(World):
     def test_wrong_length(self):
         """A body that is shorter than its length is aborted."""
         self.list(pod("one"))
-        self.ask(PODS, KUBELET, JSON)
-        self.answer(
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond(
             b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n"
             + json.dumps(pod_list(pod("two"))).encode()
         )
         self.connections.played[-1].receive_end()
         self.settle()
-        self.assertEqual(["one"], self.kept_list())
+        self.assertEqual(["one"], self.cached_list())
 
     def test_errors(self):
         """A Status is never cached."""
         for status in (b"403 Forbidden", b"500 Internal Server Error", b"200 OK"):
             self.get(obj={"kind": "Status", "apiVersion": "v1", "metadata": {}}, status=status)
-        self.assertIsNone(self.kept_list())
+        self.assertIsNone(self.cached_list())
 
     def test_gone(self):
         """After a 404 of the API the object is removed."""
         self.get()
         status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
         self.get(obj=status, status=b"404 Not Found")
-        self.assertIsNone(self.kept("one"))
+        self.assertIsNone(self.cached("one"))
 
     def test_gone_in_all_forms(self):
         """It is removed from all forms and views, such as Tables."""
@@ -243,26 +245,26 @@ class KeepingTests(World):
             for which in others:
                 one = Item("default", "one", "1", {}, "edge-1", b"{}")
                 self.cache.upsert(self.collection(**which), TypeMeta("v1", "Pod"), one)
-            self.ask(ONE, KUBELET, JSON, method=method)
-            self.answer_json(status, answer)
-            self.assertEqual([None, None], [self.kept("one", **which) for which in others])
+            self.send_request(ONE, KUBELET, JSON, method=method)
+            self.respond_json(status, answer)
+            self.assertEqual([None, None], [self.cached("one", **which) for which in others])
 
     def test_not_served(self):
         """A 404 in plain text is for the resource, not the object: nothing is removed."""
         self.get()
-        self.ask(ONE, KUBELET, JSON)
-        self.answer(
+        self.send_request(ONE, KUBELET, JSON)
+        self.respond(
             b"HTTP/1.1 404 Not Found\r\nContent-Type: text/plain\r\nContent-Length: 0\r\n\r\n"
         )
-        self.assertEqual("1", self.kept("one"))
+        self.assertEqual("1", self.cached("one"))
 
     def test_no_status(self):
         """A 404 for a missing status subresource removes nothing: the object may exist."""
         self.get()
-        self.ask(f"{ONE}/status", KUBELET, JSON)
+        self.send_request(f"{ONE}/status", KUBELET, JSON)
         status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
-        self.answer_json(status, b"404 Not Found")
-        self.assertEqual("1", self.kept("one"))
+        self.respond_json(status, b"404 Not Found")
+        self.assertEqual("1", self.cached("one"))
 
     def test_deleted(self):
         """A completed deletion removes the object; one that has only begun does not."""
@@ -273,12 +275,12 @@ class KeepingTests(World):
         ):
             ending = pod("one", version)
             ending["metadata"] |= held
-            self.ask(ONE, KUBELET, JSON, method=b"DELETE")
-            self.answer_json(ending)
-            self.assertEqual(version, self.kept("one"))
-        self.ask(ONE, KUBELET, JSON, method=b"DELETE")
-        self.answer_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
-        self.assertIsNone(self.kept("one"))
+            self.send_request(ONE, KUBELET, JSON, method=b"DELETE")
+            self.respond_json(ending)
+            self.assertEqual(version, self.cached("one"))
+        self.send_request(ONE, KUBELET, JSON, method=b"DELETE")
+        self.respond_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+        self.assertIsNone(self.cached("one"))
 
     def test_deleted_namespace(self):
         """A Namespace exists until it is empty: its deletion has only begun."""
@@ -289,20 +291,20 @@ class KeepingTests(World):
             "metadata": {"name": "n", "resourceVersion": "1"},
             "spec": {"finalizers": ["kubernetes"]},
         }
-        self.ask(path, KUBELET, JSON)
-        self.answer_json(namespace)
+        self.send_request(path, KUBELET, JSON)
+        self.respond_json(namespace)
         namespace["metadata"] |= {
             "resourceVersion": "2",
             "deletionTimestamp": "2025-01-02T00:00:00Z",
         }
-        self.ask(path, KUBELET, JSON, method=b"DELETE")
-        self.answer_json(namespace)
-        self.assertEqual("2", self.kept("n", "", resource="namespaces"))
+        self.send_request(path, KUBELET, JSON, method=b"DELETE")
+        self.respond_json(namespace)
+        self.assertEqual("2", self.cached("n", "", resource="namespaces"))
         namespace["metadata"]["resourceVersion"] = "3"
         namespace["spec"] = {}
-        self.ask(path, KUBELET, JSON, method=b"DELETE")
-        self.answer_json(namespace)
-        self.assertIsNone(self.kept("n", "", resource="namespaces"))
+        self.send_request(path, KUBELET, JSON, method=b"DELETE")
+        self.respond_json(namespace)
+        self.assertIsNone(self.cached("n", "", resource="namespaces"))
 
     def test_dry_runs(self):
         """Dry runs do not change the cache; their responses are forwarded."""
@@ -316,44 +318,46 @@ class KeepingTests(World):
             (json.dumps({"kind": "DeleteOptions", "dryRun": ["All"]}).encode(), ""),
             (protobuf, "", b"Content-Type: application/vnd.kubernetes.protobuf"),
         ):
-            self.ask(ONE + query, KUBELET, JSON, *fields, method=b"DELETE", body=body)
-            self.answer_json(done)
-            self.assertEqual("1", self.kept("one"), (body, query))
+            self.send_request(ONE + query, KUBELET, JSON, *fields, method=b"DELETE", body=body)
+            self.respond_json(done)
+            self.assertEqual("1", self.cached("one"), (body, query))
         for method, target in ((b"PUT", ONE), (b"PATCH", ONE), (b"POST", ONE[:-4])):
-            self.ask(f"{target}?dryRun=All", KUBELET, JSON, method=method, body=b"{}")
-            self.answer_json(pod("one", "9"))
-            self.assertEqual("1", self.kept("one"), method)
-        self.ask(ONE, KUBELET, JSON, method=b"DELETE", body=b'{"propagationPolicy":"Orphan"}')
-        self.answer_json(done)
-        self.assertIsNone(self.kept("one"))
+            self.send_request(f"{target}?dryRun=All", KUBELET, JSON, method=method, body=b"{}")
+            self.respond_json(pod("one", "9"))
+            self.assertEqual("1", self.cached("one"), method)
+        self.send_request(
+            ONE, KUBELET, JSON, method=b"DELETE", body=b'{"propagationPolicy":"Orphan"}'
+        )
+        self.respond_json(done)
+        self.assertIsNone(self.cached("one"))
 
     def test_impersonation(self):
         """Responses to impersonated requests are cached for neither user."""
-        self.ask(ONE, KUBELET, JSON, b"Impersonate-User: alice")
-        self.answer_json(pod("one", "7"))
-        self.assertEqual(200, self.answered()[0][0])
-        self.assertIsNone(self.kept("one"))
+        self.send_request(ONE, KUBELET, JSON, b"Impersonate-User: alice")
+        self.respond_json(pod("one", "7"))
+        self.assertEqual(200, self.client_responses()[0][0])
+        self.assertIsNone(self.cached("one"))
 
     def test_shards(self):
         """A shard, which only the API can select, is forwarded, and removes nothing."""
         self.get()
         shard = "shardSelector=shardRange(object.metadata.uid,%270x0%27,%270x8%27)"
         for query in (f"?{shard}", f"?limit=5&{shard}"):
-            self.ask(PODS + query, KUBELET, JSON)
-            self.answer_json(pod_list(pod("two")))
+            self.send_request(PODS + query, KUBELET, JSON)
+            self.respond_json(pod_list(pod("two")))
             self.assertTrue(self.client.sent.endswith(b"]}"), query)
-            self.assertEqual(["one"], self.kept_list())
-        self.ask(f"{PODS}?shardSelector=", KUBELET, JSON)
-        self.answer_json(pod_list(pod("two")))
-        self.assertEqual(["two"], self.kept_list())
+            self.assertEqual(["one"], self.cached_list())
+        self.send_request(f"{PODS}?shardSelector=", KUBELET, JSON)
+        self.respond_json(pod_list(pod("two")))
+        self.assertEqual(["two"], self.cached_list())
 
     def test_no_dry_runs(self):
         """A request that the API does not treat as a dry run deletes the object."""
         for query in ("?dryRun=All;x", "?pretty=dryRun", "?dry%5Run=All", "?dryrun=All%20"):
             self.get()
-            self.ask(ONE + query, KUBELET, JSON, method=b"DELETE")
-            self.answer_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
-            self.assertIsNone(self.kept("one"), query)
+            self.send_request(ONE + query, KUBELET, JSON, method=b"DELETE")
+            self.respond_json({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+            self.assertIsNone(self.cached("one"), query)
 
     def test_deleted_at_once(self):
         """A deletion may return the last state of the object, which is removed then."""
@@ -361,63 +365,63 @@ class KeepingTests(World):
             self.get()
             last = pod("one", "2")
             last["metadata"] |= grace
-            self.ask(ONE, KUBELET, JSON, method=b"DELETE")
-            self.answer_json(last)
-            self.assertIsNone(self.kept("one"))
+            self.send_request(ONE, KUBELET, JSON, method=b"DELETE")
+            self.respond_json(last)
+            self.assertIsNone(self.cached("one"))
 
     def test_deleted_and_made_again(self):
         """A new object with the same name stays."""
         self.get(obj=pod("one", "3"))
-        self.ask(ONE, KUBELET, JSON, method=b"DELETE")
-        self.answer_json(pod("one", "2"))
-        self.assertEqual("3", self.kept("one"))
+        self.send_request(ONE, KUBELET, JSON, method=b"DELETE")
+        self.respond_json(pod("one", "2"))
+        self.assertEqual("3", self.cached("one"))
 
     def test_pods_without_a_node(self):
         """A pod without a node does not replace the one that runs."""
         self.get()
         self.get(obj=pod("one", "2", node=""))
-        self.assertEqual("1", self.kept("one"))
+        self.assertEqual("1", self.cached("one"))
 
     def test_compressed(self):
         """A compressed body is parsed, and forwarded unchanged."""
         body = gzip.compress(json.dumps(pod_list(pod("two"))).encode())
-        self.ask(PODS, KUBELET, JSON, b"Accept-Encoding: gzip")
-        self.assertIn("Accept-Encoding: gzip", self.asked())
-        self.answer_json(body, b"200 OK", -1, b"Content-Encoding: gzip")
-        self.assertEqual([(200, body)], self.answered())
-        self.assertEqual(["two"], self.kept_list())
+        self.send_request(PODS, KUBELET, JSON, b"Accept-Encoding: gzip")
+        self.assertIn("Accept-Encoding: gzip", self.received_request())
+        self.respond_json(body, b"200 OK", -1, b"Content-Encoding: gzip")
+        self.assertEqual([(200, body)], self.client_responses())
+        self.assertEqual(["two"], self.cached_list())
 
     def test_badly_compressed(self):
         """A damaged or incomplete body is not cached; other encodings are not parsed."""
         whole = gzip.compress(json.dumps(pod_list(pod("two"))).encode())
         for body, coding in ((b"no", b"gzip"), (whole[:-9], b"gzip"), (whole, b"br")):
-            self.ask(PODS, KUBELET, JSON)
-            self.answer_json(body, b"200 OK", -1, b"Content-Encoding: " + coding)
-        self.assertIsNone(self.kept_list())
-        self.assertEqual([200] * 3, [status for status, _ in self.answered(*["GET"] * 3)])
+            self.send_request(PODS, KUBELET, JSON)
+            self.respond_json(body, b"200 OK", -1, b"Content-Encoding: " + coding)
+        self.assertIsNone(self.cached_list())
+        self.assertEqual([200] * 3, [status for status, _ in self.client_responses(*["GET"] * 3)])
 
     def test_bombs(self):
         """A body that is much longer when decompressed is forwarded, and not read completely."""
         items = b'{"metadata": {"name": "a"}},' * 100_000
         body = gzip.compress(b'{"kind": "PodList", "items": [' + items + b"{}]}")
-        self.ask(PODS, KUBELET, JSON)
-        self.answer_json(body, b"200 OK", -1, b"Content-Encoding: gzip")
-        self.assertEqual([(200, body)], self.answered())
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond_json(body, b"200 OK", -1, b"Content-Encoding: gzip")
+        self.assertEqual([(200, body)], self.client_responses())
         self.assertIn("100 times as long", " ".join(self.lines))
 
     def test_documents(self):
         """Discovery is cached for all clients."""
-        self.ask("/apis", KUBELET, JSON)
-        self.answer_json({"kind": "APIGroupList"})
+        self.send_request("/apis", KUBELET, JSON)
+        self.respond_json({"kind": "APIGroupList"})
         document = self.successResultOf(self.cache.document("", "/apis", "application/json"))
         self.assertEqual(b'{"kind": "APIGroupList"}', document.body)
 
     def test_head(self):
         """The response to HEAD has no body, so nothing is cached or removed."""
         self.get()
-        self.ask(ONE, KUBELET, JSON, method=b"HEAD")
-        self.answer(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
-        self.assertEqual("1", self.kept("one"))
+        self.send_request(ONE, KUBELET, JSON, method=b"HEAD")
+        self.respond(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n\r\n")
+        self.assertEqual("1", self.cached("one"))
         self.assertEqual(0, self.responses.unreadable)
 
 
@@ -435,11 +439,11 @@ class DocumentTests(World):
     def begin_one(self, path, *fields):
         """Begin one, except for its last byte."""
         self.client = self.server.connect()
-        self.ask(path, KUBELET, JSON, TOKEN)
+        self.send_request(path, KUBELET, JSON, TOKEN)
         head = [b"HTTP/1.1 200 OK", b"Content-Type: application/json", *fields]
-        self.answer(b"\r\n".join([*head, b"Content-Length: 1501", b"", b""]))
+        self.respond(b"\r\n".join([*head, b"Content-Length: 1501", b"", b""]))
         for _ in range(3):
-            self.answer(b"x" * 500)
+            self.respond(b"x" * 500)
         return self.client
 
     def is_kept(self, path):
@@ -451,19 +455,19 @@ class DocumentTests(World):
         self.begin_one("/version")
         self.begin_one("/apis")
         for number in (1, 0):
-            self.answer(b"x", number)
-        self.assertEqual(b"x" * 1501, self.answered()[0][1])
+            self.respond(b"x", number)
+        self.assertEqual(b"x" * 1501, self.client_responses()[0][1])
         self.assertEqual((True, False), (self.is_kept("/version"), self.is_kept("/apis")))
-        self.assertIn("too much is being read", " ".join(self.lines))
+        self.assertIn("are too large together", " ".join(self.lines))
 
     def test_those_that_are_over(self):
         """Completed, aborted and abandoned documents release their share."""
         self.begin_one("/api")
-        self.answer(b"x")
+        self.respond(b"x")
         self.begin_one("/api").abortConnection()
         self.begin_one("/api")
         self.connections.played[-1].break_off(ConnectionLost())
         self.begin_one("/api", b"Content-Encoding: gzip")
         self.begin_one("/version")
-        self.answer(b"x")
+        self.respond(b"x")
         self.assertTrue(self.is_kept("/version"))

@@ -32,28 +32,28 @@ class WatchTests(World):
 
     def watch(self, query="", *events):
         """Begin a watch."""
-        self.ask(f"{PODS}?watch=1{query}", KUBELET, JSON)
-        self.answer(CHUNKED)
+        self.send_request(f"{PODS}?watch=1{query}", KUBELET, JSON)
+        self.respond(CHUNKED)
         for each in events:
-            self.tell(each)
+            self.send_event(each)
 
-    def tell(self, frame):
+    def send_event(self, frame):
         """Send a frame."""
-        self.answer(chunk(frame))
+        self.respond(chunk(frame))
 
     def test_events(self):
         """Each is forwarded when it arrives, and cached."""
         self.watch("", event("ADDED", pod("one", "1")), event("ADDED", pod("two", "2")))
-        self.tell(event("MODIFIED", pod("one", "3")))
-        self.assertEqual(("3", "2"), (self.kept("one"), self.kept("two")))
+        self.send_event(event("MODIFIED", pod("one", "3")))
+        self.assertEqual(("3", "2"), (self.cached("one"), self.cached("two")))
         self.assertIn(chunk(event("MODIFIED", pod("one", "3"))), self.client.sent)
-        self.tell(event("DELETED", pod("one", "4")))
-        self.assertIsNone(self.kept("one"))
+        self.send_event(event("DELETED", pod("one", "4")))
+        self.assertIsNone(self.cached("one"))
 
     def list(self, *pods, version="9", fields=()):
         """Send a list, and respond with pods at a version."""
-        self.ask(PODS, KUBELET, JSON)
-        self.answer_json(pod_list(*pods or [pod("one")], version=version), b"200 OK", -1, *fields)
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond_json(pod_list(*pods or [pod("one")], version=version), b"200 OK", -1, *fields)
 
     def version(self):
         """Return the version of the cached list."""
@@ -70,7 +70,7 @@ class WatchTests(World):
             ("DELETED", pod("two", "12"), "12"),
             ("BOOKMARK", BOOKMARK, "77"),
         ):
-            self.tell(event(type, obj))
+            self.send_event(event(type, obj))
             self.assertEqual(version, self.version())
 
     def test_versions_of_others(self):
@@ -90,8 +90,8 @@ class WatchTests(World):
         self.assertEqual("10", self.version())
         self.client = self.server.connect()
         self.list(version="20")
-        self.tell(event("BOOKMARK", later))
-        self.assertEqual((["one"], "20"), (self.kept_list(), self.version()))
+        self.send_event(event("BOOKMARK", later))
+        self.assertEqual((["one"], "20"), (self.cached_list(), self.version()))
         self.client = self.server.connect()
         self.watch("&resourceVersion=20", event("BOOKMARK", later))
         self.assertEqual("30", self.version())
@@ -101,14 +101,14 @@ class WatchTests(World):
         self.watch("&labelSelector=x%3D1", event("ADDED", pod("one", "1", x="1")))
         self.client = self.server.connect()
         self.watch("", event("MODIFIED", pod("one", "2", x="2")))
-        self.answer(chunk(event("DELETED", pod("one", "2", x="1"))), 0)
-        self.assertEqual("2", self.kept("one"))
+        self.respond(chunk(event("DELETED", pod("one", "2", x="1"))), 0)
+        self.assertEqual("2", self.cached("one"))
 
     def test_leaving_a_selection_that_others_had(self):
         """A list that had an object that left the selection of a watch is no longer complete."""
         self.list(pod("one", "1", x="1"))
         self.watch("&resourceVersion=9&labelSelector=x%3D1")
-        self.tell(event("DELETED", pod("one", "12", x="1")))
+        self.send_event(event("DELETED", pod("one", "12", x="1")))
         for watched, complete in ((False, False), (True, True)):
             if watched:
                 self.client = self.server.connect()
@@ -116,26 +116,26 @@ class WatchTests(World):
             listed = self.successResultOf(self.cache.list(Scope(self.collection())))
             listed.close()
             self.assertEqual((complete, "12"), (listed.complete, listed.meta.version))
-        self.assertEqual("12", self.kept("one"))
+        self.assertEqual("12", self.cached("one"))
 
     def test_end(self):
         """After its end, normal or not, its events stay cached."""
         self.watch("", event("ADDED", pod("one", "1")))
         self.connections.played[-1].break_off(ConnectionLost())
         self.settle()
-        self.assertEqual("1", self.kept("one"))
+        self.assertEqual("1", self.cached("one"))
 
     def test_malformed(self):
         """A body that cannot be parsed is forwarded, and nothing after it is cached."""
         self.watch("", b'{"type": 1}\n', event("ADDED", pod("one")))
         self.assertIn(event("ADDED", pod("one")), self.client.sent)
-        self.assertIsNone(self.kept("one"))
+        self.assertIsNone(self.cached("one"))
         self.assertEqual(1, self.responses.unreadable)
 
     def test_initial_events(self):
         """A watch that begins with all objects replaces the list."""
-        self.ask(PODS, KUBELET, JSON)
-        self.answer_json(pod_list(pod("old")))
+        self.send_request(PODS, KUBELET, JSON)
+        self.respond_json(pod_list(pod("old")))
         bookmark = {
             "kind": "Pod",
             "apiVersion": "v1",
@@ -148,11 +148,11 @@ class WatchTests(World):
             "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true",
             event("ADDED", pod("one", "3")),
         )
-        self.assertEqual("1", self.kept("old"))
-        self.tell(event("BOOKMARK", bookmark))
-        self.assertEqual(["one"], self.kept_list())
-        self.tell(event("ADDED", pod("two", "10")))
-        self.assertEqual(["one", "two"], sorted(self.kept_list()))
+        self.assertEqual("1", self.cached("old"))
+        self.send_event(event("BOOKMARK", bookmark))
+        self.assertEqual(["one"], self.cached_list())
+        self.send_event(event("ADDED", pod("two", "10")))
+        self.assertEqual(["one", "two"], sorted(self.cached_list()))
         self.assertEqual("10", self.version())
 
 
@@ -169,19 +169,19 @@ class ConfiguredTests(World):
     def watch(self, version="100", agent=INGRESS):
         """Begin a watch."""
         self.client = self.server.connect()
-        self.ask(f"{PODS}?watch=1&resourceVersion={version}", agent, JSON)
+        self.send_request(f"{PODS}?watch=1&resourceVersion={version}", agent, JSON)
         if not self.client.sent:
-            self.answer(CHUNKED + chunk(event("ADDED", pod("new", "150"))))
+            self.respond(CHUNKED + chunk(event("ADDED", pod("new", "150"))))
 
     def list(self, query="", token=""):
         """Send a list."""
         self.client = self.server.connect()
-        self.ask(f"{PODS}?{query}", INGRESS, JSON)
-        self.answer_json(pod_list(pod(f"new{query[-1:]}", "150"), version="200", token=token))
+        self.send_request(f"{PODS}?{query}", INGRESS, JSON)
+        self.respond_json(pod_list(pod(f"new{query[-1:]}", "150"), version="200", token=token))
 
     def assert_refused(self):
         """Assert that the client of the last watch gets 410."""
-        [(status, body)] = self.answered(closed=True)
+        [(status, body)] = self.client_responses(closed=True)
         self.assertEqual(410, status)
         self.assertIn(b'"Expired"', body)
 
@@ -190,11 +190,11 @@ class ConfiguredTests(World):
         self.list()
         self.watch("200")
         self.pass_time(INTERVAL + SPREAD)
-        self.answer(
+        self.respond(
             chunk(event("DELETED", pod("new", "210"))) + chunk(event("ADDED", pod("a", "220")))
         )
         self.assertFalse(self.client.aborted)
-        self.assertEqual(["a"], self.kept_list(client="ingress"))
+        self.assertEqual(["a"], self.cached_list(client="ingress"))
 
     def test_named_later(self):
         """A client that is listed during its watch, or before the hub knew, lists again."""
@@ -226,7 +226,7 @@ class ConfiguredTests(World):
         self.filters.change = lambda obj: obj
         self.watch()
         self.name("ingress")
-        [(_, body)] = self.answered()
+        [(_, body)] = self.client_responses()
         self.assertIn(b'"ERROR"', body)
         self.assertIn(b'"Expired"', body)
         self.assert_kept()
@@ -282,10 +282,10 @@ class RoomTests(World):
         for break_off in (self.lose_server, self.change_filters):
             before = self.cache.stats.queued
             self.client = self.server.connect()
-            self.ask(f"{PODS}?watch=1{query}", KUBELET, JSON)
-            self.answer(CHUNKED + chunk(event("ADDED", pod("one", text="x" * 1000))))
+            self.send_request(f"{PODS}?watch=1{query}", KUBELET, JSON)
+            self.respond(CHUNKED + chunk(event("ADDED", pod("one", text="x" * 1000))))
             self.assertLess(before + 1000, self.cache.stats.queued)
             break_off()
             self.pass_time(1)
-            self.assertEqual(200, self.answered()[0][0])
+            self.assertEqual(200, self.client_responses()[0][0])
             self.assertEqual(before, self.cache.stats.queued)

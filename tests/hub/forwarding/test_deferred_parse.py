@@ -31,7 +31,7 @@ class Sink:
         self.ended = True
 
 
-class Keeper:
+class RecordingCacher:
     """Reads a body; a ``?`` in it cannot be parsed."""
 
     def __init__(self):
@@ -83,7 +83,7 @@ class ReadBehindTests(SynchronousTestCase):
         """Begin a body."""
         self.clock = Clock()
         self.turns = IdleScheduler(self.clock)
-        self.sink, self.cacher, self.listing = Sink(), Keeper(), Listing()
+        self.sink, self.cacher, self.listing = Sink(), RecordingCacher(), Listing()
         self.unread = []
         self.body = self.begin()
 
@@ -206,7 +206,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.turn()
         self.turn()
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-        self.listing, self.cacher = Listing(), Keeper()
+        self.listing, self.cacher = Listing(), RecordingCacher()
         self.begin().write(b"abcdefgh")
         self.turn()
         self.turn()

@@ -43,10 +43,10 @@ class StopTests(World):
 
     def test_forwarded_watch(self):
         """It ends normally, and so does its connection to the API."""
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.answer(WATCHING + chunk(event("ADDED", pod("one"))))
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
+        self.respond(WATCHING + chunk(event("ADDED", pod("one"))))
         self.successResultOf(self.drain())
-        self.assertEqual([(200, event("ADDED", pod("one")))], self.answered())
+        self.assertEqual([(200, event("ADDED", pod("one")))], self.client_responses())
         self.assertTrue(self.connections.played[0].closed_with)
 
     def test_watch_that_has_not_begun(self):
@@ -55,42 +55,42 @@ class StopTests(World):
             self.health.online = waits
             self.patch(type(self.offline), "respond", lambda *arguments: None)
             self.client = self.server.connect()
-            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+            self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
             self.hub.end_watches()
-            ((status, body),) = self.answered()
+            ((status, body),) = self.client_responses()
             self.assertEqual(503, status)
             self.assertIn(b"the hub is stopping", body)
 
     def test_watch_that_was_refused(self):
         """The API's response to it is completed."""
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.answer(
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
+        self.respond(
             b"HTTP/1.1 410 Gone\r\nContent-Type: text/plain\r\nContent-Length: 8\r\n\r\ntoo "
         )
         self.hub.end_watches()
-        self.answer(b"late")
-        self.assertEqual([(410, b"too late")], self.answered())
+        self.respond(b"late")
+        self.assertEqual([(410, b"too late")], self.client_responses())
 
     def test_others(self):
         """Requests that end by themselves get their responses."""
-        self.ask("/api/v1/namespaces/x/events", method=b"POST", body=b"{}")
+        self.send_request("/api/v1/namespaces/x/events", method=b"POST", body=b"{}")
         drained = self.server.factory.drain()
         self.hub.end_watches()
         self.assertNoResult(drained)
-        self.answer(OK)
+        self.respond(OK)
         self.client.receive_end()
         self.settle()
         self.successResultOf(drained)
-        self.assertEqual([(200, b"ok")], self.answered("POST"))
+        self.assertEqual([(200, b"ok")], self.client_responses("POST"))
 
     def test_watch_that_has_ended(self):
         """A watch that has ended is forgotten."""
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.answer(WATCHING + b"0\r\n\r\n")
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
+        self.respond(WATCHING + b"0\r\n\r\n")
         self.hub.end_watches()
-        self.ask("/version")
-        self.answer(OK, 0)
-        self.assertEqual([(200, b""), (200, b"ok")], self.answered("GET", "GET"))
+        self.send_request("/version")
+        self.respond(OK, 0)
+        self.assertEqual([(200, b""), (200, b"ok")], self.client_responses("GET", "GET"))
 
 
 class OnlineTests(World):
@@ -98,21 +98,21 @@ class OnlineTests(World):
 
     def test_get(self):
         """A request is forwarded unchanged except for Host, and gets the API's response."""
-        self.ask("/healthz?verbose", b"User-Agent: curl/8", b"X-Other: 1")
+        self.send_request("/healthz?verbose", b"User-Agent: curl/8", b"X-Other: 1")
         self.assertEqual(
             "GET /healthz?verbose HTTP/1.1\r\n"
             "Host: a:443\r\nUser-Agent: curl/8\r\nX-Other: 1\r\n\r\n",
-            self.asked(),
+            self.received_request(),
         )
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
         self.assertEqual([], self.offline.calls)
 
     def test_connections_are_kept(self):
         """The next request uses the same connection."""
         for _ in range(3):
-            self.ask("/version")
-            self.answer(OK)
+            self.send_request("/version")
+            self.respond(OK)
         self.assertEqual(1, len(self.connections.played))
 
     def test_the_same_request_again(self):
@@ -126,60 +126,60 @@ class OnlineTests(World):
         ):
             self.api_servers[0].healthy = server == "a"
             self.filters.change = change
-            self.ask("/api/v1/nodes/edge-1", KUBELET, f"Accept: {both}".encode())
+            self.send_request("/api/v1/nodes/edge-1", KUBELET, f"Accept: {both}".encode())
             sent = self.connections.played[-1].segments[-1].decode()
             self.assertIn(f"Host: {server}:443\r\n", sent)
             self.assertIn(f"\r\nAccept: {accepted}\r\n", sent)
-            self.answer_json(pod("web"))
-        self.assertEqual([200] * 4, [status for status, _ in self.answered(*["GET"] * 4)])
+            self.respond_json(pod("web"))
+        self.assertEqual([200] * 4, [status for status, _ in self.client_responses(*["GET"] * 4)])
 
     def test_as_the_node(self):
         """A request without credentials is the node's."""
-        self.ask("/version")
+        self.send_request("/version")
         self.assertEqual([("a", True)], self.connections.keys)
 
     def test_token(self):
         """A request with a token uses it, on a connection without the node's certificate."""
-        self.ask("/version", TOKEN)
+        self.send_request("/version", TOKEN)
         self.assertEqual([("a", False)], self.connections.keys)
-        self.assertIn("Authorization: Bearer abc\r\n", self.asked())
+        self.assertIn("Authorization: Bearer abc\r\n", self.received_request())
 
     def test_edge_cache(self):
         """The header field that requests caching is not forwarded."""
-        self.ask("/version", b"Edge-Cache: true")
-        self.assertNotIn("Edge-Cache", self.asked())
+        self.send_request("/version", b"Edge-Cache: true")
+        self.assertNotIn("Edge-Cache", self.received_request())
 
     def test_errors_of_the_api(self):
         """Errors of the API are forwarded."""
-        self.ask("/api/v1/nodes/x", KUBELET)
-        self.answer_json({"kind": "Status"}, b"500 Internal Server Error")
-        self.assertEqual([(500, b'{"kind": "Status"}')], self.answered())
+        self.send_request("/api/v1/nodes/x", KUBELET)
+        self.respond_json({"kind": "Status"}, b"500 Internal Server Error")
+        self.assertEqual([(500, b'{"kind": "Status"}')], self.client_responses())
 
     def test_slow_answer(self):
         """A slow response of a healthy server is waited for, and the server is checked."""
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.checked.clear()
         self.pass_time(2.1)
         self.assertEqual(["a", "b"], self.checked)
         self.pass_time(6)
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
 
     def test_renewed_certificate(self):
         """After a renewal new requests use a new connection, and the current one continues."""
-        self.ask("/version")
+        self.send_request("/version")
         self.connections._identity.node.rotate()
-        self.answer(OK)
-        self.ask("/version")
+        self.respond(OK)
+        self.send_request("/version")
         self.assertEqual(2, len(self.connections.played))
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")] * 2, self.answered("GET", "GET"))
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")] * 2, self.client_responses("GET", "GET"))
 
     def test_no_certificate(self):
         """A node without a certificate serves from its cache."""
         self.connections._identity.node = None
-        self.ask(PODS, KUBELET)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.send_request(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
 
 class LostServerTests(World):
@@ -188,36 +188,36 @@ class LostServerTests(World):
     def test_refused(self):
         """Another server is used for any method, because nothing was sent."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
-        self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
+        self.send_request("/api/v1/nodes", method=b"POST", body=b"{}")
         self.assertEqual(["a", "b"], [host for host, _ in self.connections.keys])
-        self.assertIn("Host: b:443", self.asked())
-        self.assertTrue(self.asked().endswith("{}"))
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered("POST"))
+        self.assertIn("Host: b:443", self.received_request())
+        self.assertTrue(self.received_request().endswith("{}"))
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses("POST"))
 
     def test_closed_at_once(self):
         """The same applies if a connection is closed before anything was sent."""
         self.connections.closes.add(self.api_servers[0])
-        self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
-        self.assertEqual("", self.asked(0))
-        self.assertTrue(self.asked().endswith("{}"))
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered("POST"))
+        self.send_request("/api/v1/nodes", method=b"POST", body=b"{}")
+        self.assertEqual("", self.received_request(0))
+        self.assertTrue(self.received_request().endswith("{}"))
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses("POST"))
 
     def test_reset(self):
         """A safe request is sent to another server."""
-        self.ask("/version")
+        self.send_request("/version")
         self.connections.played[0].break_off(ConnectionLost())
         self.settle()
-        self.assertIn("Host: b:443", self.asked())
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.assertIn("Host: b:443", self.received_request())
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
 
     def test_reset_of_a_write(self):
         """A write that may have been executed is not repeated, and its client gets an error."""
-        self.ask("/api/v1/nodes", method=b"POST", body=b"{}")
+        self.send_request("/api/v1/nodes", method=b"POST", body=b"{}")
         self.connections.played[0].break_off(ConnectionLost())
-        ((status, body),) = self.answered("POST")
+        ((status, body),) = self.client_responses("POST")
         self.assertEqual(502, status)
         self.assertIn(b'"kind": "Status"', body)
         self.assertEqual(1, len(self.connections.played))
@@ -225,9 +225,9 @@ class LostServerTests(World):
     def test_reset_of_an_upgrade(self):
         """A GET that upgrades to WebSocket may run a command, and is not repeated."""
         target = "/api/v1/namespaces/default/pods/web/exec?command=reboot"
-        self.ask(target, b"Connection: Upgrade", b"Upgrade: websocket")
+        self.send_request(target, b"Connection: Upgrade", b"Upgrade: websocket")
         self.connections.played[0].break_off(ConnectionLost())
-        ((status, body),) = self.answered()
+        ((status, body),) = self.client_responses()
         self.assertEqual(502, status)
         self.assertIn(b'"kind": "Status"', body)
         self.assertEqual(1, len(self.connections.played))
@@ -236,15 +236,15 @@ class LostServerTests(World):
         """Without any server left the cache responds, even before they are found unhealthy."""
         for server in self.api_servers:
             self.connections.refuses[server] = RequestFailed(502, "refused")
-        self.ask(PODS, KUBELET)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.send_request(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
     def test_servers_that_fail(self):
         """Each server to which a request could not be sent is checked at once."""
         self.checked.clear()
         for server in self.api_servers:
             self.connections.refuses[server] = RequestFailed(502, "refused")
-        self.ask("/version", method=b"POST", body=b"{}")
+        self.send_request("/version", method=b"POST", body=b"{}")
         self.pass_time(0.6)
         self.assertEqual(["a", "b"], self.checked)
 
@@ -253,44 +253,44 @@ class LostServerTests(World):
         self.offline.is_cached = succeed(False)
         for server in self.api_servers:
             self.connections.refuses[server] = RequestFailed(502, "refused")
-        self.ask(PODS, KUBELET)
-        ((status, body),) = self.answered()
+        self.send_request(PODS, KUBELET)
+        ((status, body),) = self.client_responses()
         self.assertEqual(503, status)
         self.assertIn(b"no API server can be reached", body)
 
     def test_black_hole(self):
         """If a server does not respond, the next one does, in less than five seconds."""
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.silent.add(self.api_servers[0])
         self.pass_time(4.9)
         self.assertEqual(2, len(self.connections.played))
         self.assertTrue(self.connections.played[0].aborted)
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
 
     def test_black_holes_everywhere(self):
         """If no server responds, the cache does in less than five seconds."""
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.silent.update(self.api_servers)
         self.pass_time(4.9)
-        self.ask(PODS, KUBELET)
-        self.assertEqual([(200, b"from the cache")] * 2, self.answered("GET", "GET"))
+        self.send_request(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")] * 2, self.client_responses("GET", "GET"))
 
     def test_black_hole_while_connecting(self):
         """A connection attempt is cancelled when its server is found to be unhealthy."""
         self.connections.hangs.add(self.api_servers[0])
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.silent.add(self.api_servers[0])
         self.pass_time(4.9)
-        self.assertIn("Host: b:443", self.asked())
+        self.assertIn("Host: b:443", self.received_request())
 
     def write_in_line(self):
         """Queue a write for a connection, behind the maximum number of requests."""
         for _ in range(POOL.max_per_key):
             self.client = self.server.connect()
-            self.ask("/version")
+            self.send_request("/version")
         self.client = self.server.connect()
-        self.ask("/api/v1/namespaces/x/events", KUBELET, method=b"POST", body=b"{}")
+        self.send_request("/api/v1/namespaces/x/events", KUBELET, method=b"POST", body=b"{}")
         self.assertEqual(POOL.max_per_key, len(self.connections.played))
 
     def lose(self, server):
@@ -304,18 +304,18 @@ class LostServerTests(World):
         """A request queued for an unhealthy server uses another one, even a write."""
         self.write_in_line()
         self.lose(self.api_servers[0])
-        asked = self.asked(POOL.max_per_key)
+        asked = self.received_request(POOL.max_per_key)
         self.assertIn("Host: b:443", asked)
         self.assertIn("POST /api/v1/namespaces/x/events", asked)
-        self.answer(OK, POOL.max_per_key)
-        self.assertEqual([(200, b"ok")], self.answered("POST"))
+        self.respond(OK, POOL.max_per_key)
+        self.assertEqual([(200, b"ok")], self.client_responses("POST"))
 
     def test_in_line_everywhere(self):
         """Without any server left it is served locally, as if it had never been sent."""
         self.lose(self.api_servers[1])
         self.write_in_line()
         self.lose(self.api_servers[0])
-        self.assertEqual([(200, b"from the cache")], self.answered("POST"))
+        self.assertEqual([(200, b"from the cache")], self.client_responses("POST"))
         [call] = [call for call in self.offline.calls if call.request.verb == "create"]
         self.assertEqual(b"{}", call.body)
 
@@ -323,49 +323,49 @@ class LostServerTests(World):
         """An overloaded server is not unhealthy: the client of a queued request gets an error."""
         self.write_in_line()
         self.pass_time(POOL.waiting_timeout + 1)
-        self.assertEqual(503, self.answered("POST")[0][0])
+        self.assertEqual(503, self.client_responses("POST")[0][0])
         self.assertEqual(POOL.max_per_key, len(self.connections.played))
 
     def test_watch(self):
         """A watch on a failed server ends at once and normally, so that its client resumes it."""
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.answer(WATCHING)
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
+        self.respond(WATCHING)
         self.silent.add(self.api_servers[0])
         self.health.suspect(self.api_servers[0])
         self.pass_time(2.6)
-        self.assertEqual([(200, b"")], self.answered())
+        self.assertEqual([(200, b"")], self.client_responses())
 
     def test_refusal_of_a_watch(self):
         """The response of a rejected watch is aborted, so that it does not look complete."""
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.answer(WATCHING.replace(b"200 OK", b"410 Gone") + b'6\r\n{"kind\r\n')
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
+        self.respond(WATCHING.replace(b"200 OK", b"410 Gone") + b'6\r\n{"kind\r\n')
         self.connections.played[0].break_off(ConnectionLost())
         self.assertTrue(self.client.aborted)
         self.assertFalse(self.client.sent.endswith(b"0\r\n\r\n"))
 
     def test_length_of_a_watch(self):
         """A response with a length is not a watch, so it is aborted, too."""
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
         with capturedLogs() as events:
-            self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello")
+            self.respond(b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nhello")
             self.connections.played[0].break_off(ConnectionLost())
         self.assertTrue(self.client.aborted)
         self.assertEqual([], [each for each in events if each["log_level"] is LogLevel.error])
 
     def test_upgrade(self):
         """An upgraded connection ends with its server, too."""
-        self.ask(
+        self.send_request(
             "/api/v1/namespaces/x/pods/y/exec?command=sh",
             b"Connection: Upgrade",
             b"Upgrade: SPDY/3.1",
             method=b"POST",
         )
-        self.answer(
+        self.respond(
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
         )
         self.client.receive(b"hello")
         self.settle()
-        self.assertTrue(self.asked().endswith("hello"))
+        self.assertTrue(self.received_request().endswith("hello"))
         self.silent.add(self.api_servers[0])
         self.health.suspect(self.api_servers[0])
         self.pass_time(2.6)
@@ -376,35 +376,35 @@ class LostServerTests(World):
         """A gateway error of a proxy in front of a server has the server checked."""
         self.pass_time(1)
         self.checked.clear()
-        self.ask(PODS, KUBELET)
-        self.answer_json({"kind": "Status"}, b"503 Service Unavailable")
+        self.send_request(PODS, KUBELET)
+        self.respond_json({"kind": "Status"}, b"503 Service Unavailable")
         self.assertEqual(["a"], self.checked)
-        self.assertEqual(503, self.answered()[0][0])
+        self.assertEqual(503, self.client_responses()[0][0])
 
 
-class PatienceTests(World):
+class TimeoutTests(World):
     """Clients that send their timeouts."""
 
     def test_get(self):
         """Cached data is served two seconds before the timeout, even if a server is healthy."""
-        self.ask("/api/v1/nodes/edge-1?resourceVersion=0&timeout=5s", KUBELET)
+        self.send_request("/api/v1/nodes/edge-1?resourceVersion=0&timeout=5s", KUBELET)
         self.pass_time(2.8)
         self.assertEqual([], self.offline.calls)
         self.pass_time(0.3)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
         self.assertTrue(self.connections.played[0].aborted)
 
     def test_list(self):
         """Lists have another parameter for it."""
-        self.ask(f"{PODS}?timeoutSeconds=4", KUBELET)
+        self.send_request(f"{PODS}?timeoutSeconds=4", KUBELET)
         self.pass_time(2.1)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
     def test_as_go_writes_it(self):
         """Go clients send durations with several units, and with fractions of a second."""
         for timeout, seconds in (("4.5s", 2.5), ("3500ms", 1.5), ("1m0s", 58), ("1m15s", 73)):
             self.offline.calls.clear()
-            self.ask(f"/api/v1/nodes/edge-1?timeout={timeout}", KUBELET)
+            self.send_request(f"/api/v1/nodes/edge-1?timeout={timeout}", KUBELET)
             self.pass_time(seconds - 0.2)
             self.assertEqual([], self.offline.calls)
             self.pass_time(0.4)
@@ -413,38 +413,38 @@ class PatienceTests(World):
     def test_not_kept(self):
         """If the data is not cached, the request goes on: only the API knows if it exists."""
         self.offline.is_cached = succeed(False)
-        self.ask("/api/v1/nodes/edge-1?timeout=10s", KUBELET)
+        self.send_request("/api/v1/nodes/edge-1?timeout=10s", KUBELET)
         self.pass_time(9)
         self.assertEqual(b"", self.client.sent)
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
 
     def test_answered_while_it_is_looked_up(self):
         """The API's response wins if it arrives before the disk's."""
         self.offline.is_cached = is_cached = Deferred()
-        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.send_request("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.5)
-        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
+        self.respond(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\no")
         is_cached.callback(True)
-        self.answer(b"k")
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.respond(b"k")
+        self.assertEqual([(200, b"ok")], self.client_responses())
         self.assertEqual([], self.offline.calls)
 
     def test_lost_while_it_is_looked_up(self):
         """So does the response after all servers have failed."""
         self.offline.is_cached = is_cached = Deferred()
-        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.send_request("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.1)
         self.silent.update(self.api_servers)
         self.health.suspect_all()
         self.pass_time(2.5)
         is_cached.callback(True)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
     def test_client_leaves_while_it_is_looked_up(self):
         """No response is sent to a client that has disconnected."""
         self.offline.is_cached = is_cached = Deferred()
-        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.send_request("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
         self.pass_time(3.1)
         self.client.break_off(ConnectionLost())
         is_cached.callback(True)
@@ -452,8 +452,8 @@ class PatienceTests(World):
 
     def test_answered_in_time(self):
         """The timer ends with the response."""
-        self.ask("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
-        self.answer_json({"kind": "Status"}, b"403 Forbidden")
+        self.send_request("/api/v1/nodes/edge-1?timeout=5s", KUBELET)
+        self.respond_json({"kind": "Status"}, b"403 Forbidden")
         self.pass_time(6)
         self.assertEqual([], self.offline.calls)
 
@@ -465,10 +465,10 @@ class PatienceTests(World):
             (f"{PODS}?timeout=2s", (KUBELET,)),
             (f"{PODS}?timeout=1s3m", (KUBELET,)),
         ):
-            self.ask(target, *fields)
+            self.send_request(target, *fields)
             self.pass_time(5)
             self.assertEqual([], self.offline.calls)
-            self.answer(OK)
+            self.respond(OK)
 
 
 class ReplayTests(World):
@@ -479,15 +479,15 @@ class ReplayTests(World):
     def test_body(self):
         """The offline side gets the client's body, if no server can have received it."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
-        self.ask("/api/v1/namespaces/x/events", KUBELET, method=b"POST", body=b"{1}")
+        self.send_request("/api/v1/namespaces/x/events", KUBELET, method=b"POST", body=b"{1}")
         (call,) = self.offline.calls
         self.assertEqual(b"{1}", call.body)
 
     def test_long_body(self):
         """A body that is too long to be stored is rejected."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
-        self.ask("/api/v1/nodes", KUBELET, method=b"POST", body=bytes(300_000))
-        ((status, _),) = self.answered("POST", closed=True)
+        self.send_request("/api/v1/nodes", KUBELET, method=b"POST", body=bytes(300_000))
+        ((status, _),) = self.client_responses("POST", closed=True)
         self.assertEqual(502, status)
         self.assertEqual([], self.offline.calls)
 
@@ -498,8 +498,8 @@ class PacedTests(World):
     def test_pace(self):
         """A server that reads slowly has the rest of the body paused."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
-        self.ask(PODS)
-        self.answer(OK)
+        self.send_request(PODS)
+        self.respond(OK)
         length = b"Content-Length: 300000"
         head = request(b"/api/v1/nodes", length, method=b"POST", host=b"127.0.0.1:10261")
         self.client.receive(head + bytes(150_000))
@@ -524,16 +524,16 @@ class ChangingFiltersTests(World):
 
     def watch(self):
         """Begin a watch with one complete frame and a part of the next."""
-        self.ask(f"{PODS}?watch=1&resourceVersion=7", KUBELET, JSON)
+        self.send_request(f"{PODS}?watch=1&resourceVersion=7", KUBELET, JSON)
         frame = event("ADDED", pod("a"))
-        self.answer(WATCHING + chunk(frame + frame[:20]))
+        self.respond(WATCHING + chunk(frame + frame[:20]))
 
     def test_changed(self):
         """A filtered watch ends with the event that makes clients list again."""
         self.filters.change = lambda obj: obj
         self.watch()
         self.change()
-        ((_, body),) = self.answered()
+        ((_, body),) = self.client_responses()
         first, last = (json.loads(line) for line in body.splitlines())
         self.assertEqual(("ADDED", "ERROR"), (first["type"], last["type"]))
         self.assertEqual(410, last["object"]["code"])
@@ -547,7 +547,7 @@ class ChangingFiltersTests(World):
 
     def test_lists(self):
         """Other requests are not followed."""
-        self.ask(PODS, KUBELET, JSON)
+        self.send_request(PODS, KUBELET, JSON)
         self.assertEqual([], self.filters.ends)
 
 
@@ -557,11 +557,11 @@ class KubeletLeaseTests(World):
     def test_life(self):
         """The hub responds in the media type of the request."""
         protobuf = b"Content-Type: application/vnd.kubernetes.protobuf"
-        self.ask(f"{LEASES}/edge-1?timeout=10s", KUBELET)
-        self.ask(LEASES, KUBELET, protobuf, method=b"POST", body=b"one")
-        self.ask(f"{LEASES}/edge-1", KUBELET, protobuf, method=b"PUT", body=b"two")
-        self.ask(f"{LEASES}/edge-1", KUBELET)
-        first, *others = self.answered("GET", "POST", "PUT", "GET")
+        self.send_request(f"{LEASES}/edge-1?timeout=10s", KUBELET)
+        self.send_request(LEASES, KUBELET, protobuf, method=b"POST", body=b"one")
+        self.send_request(f"{LEASES}/edge-1", KUBELET, protobuf, method=b"PUT", body=b"two")
+        self.send_request(f"{LEASES}/edge-1", KUBELET)
+        first, *others = self.client_responses("GET", "POST", "PUT", "GET")
         self.assertEqual(404, first[0])
         self.assertIn(b'"NotFound"', first[1])
         self.assertEqual([(201, b"one"), (200, b"two"), (200, b"two")], others)
@@ -572,7 +572,7 @@ class KubeletLeaseTests(World):
         self.assertTrue(self.kubelet_lease.is_alive())
         self.pass_time(39, 1)
         self.client = self.server.connect()
-        self.ask(f"{LEASES}/edge-1", KUBELET)
+        self.send_request(f"{LEASES}/edge-1", KUBELET)
         self.pass_time(39, 1)
         self.assertTrue(self.kubelet_lease.is_alive())
         self.pass_time(1, 1)
@@ -585,9 +585,9 @@ class KubeletLeaseTests(World):
             (f"{LEASES}/edge-1", b"User-Agent: kubectl/1"),
             ("/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/edge-1", KUBELET),
         ):
-            self.ask(target, agent)
-            self.assertIn(f"GET {target}", self.asked())
-            self.answer(OK)
+            self.send_request(target, agent)
+            self.assertIn(f"GET {target}", self.received_request())
+            self.respond(OK)
 
 
 class OddRequestTests(World):
@@ -601,8 +601,8 @@ class OddRequestTests(World):
             ("/api/v1/pods/" + "x" * 254, b"GET", 400),
         ):
             self.client = self.server.connect()
-            self.ask(target, KUBELET, method=method)
-            ((found, body),) = self.answered()
+            self.send_request(target, KUBELET, method=method)
+            ((found, body),) = self.client_responses()
             self.assertEqual(status, found)
             self.assertIn(b'"Status"', body)
         self.assertEqual([], self.connections.keys)

@@ -20,52 +20,52 @@ class LimitTests(World):
         for _ in range(5):
             self.client = self.server.connect()
             clients.append(self.client)
-            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+            self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
         for self.client in clients[3:]:
-            self.assertEqual(429, self.answered()[0][0])
+            self.assertEqual(429, self.client_responses()[0][0])
             self.assertIn(b"Retry-After: 1\r\n", self.client.sent)
         self.client = self.server.connect()
-        self.ask("/version")
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.send_request("/version")
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
 
     def test_other_bounds_from_now_on(self):
         """Current requests continue; later ones are subject to the new limits."""
         self.limited.set_limits(1, 1)
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
         first, self.client = self.client, self.server.connect()
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
-        self.assertEqual(429, self.answered()[0][0])
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
+        self.assertEqual(429, self.client_responses()[0][0])
         self.limited.set_limits(0, 2)
         self.client = self.server.connect()
-        self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+        self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
         self.assertEqual((b"", b""), (first.sent, self.client.sent))
 
     def test_places_are_given_back(self):
         """The end of a request frees its place for the next one."""
         for _ in range(5):
-            self.ask("/version")
-            self.answer(OK)
-        self.assertEqual([(200, b"ok")] * 5, self.answered(*["GET"] * 5))
+            self.send_request("/version")
+            self.respond(OK)
+        self.assertEqual([(200, b"ok")] * 5, self.client_responses(*["GET"] * 5))
 
     def test_lease(self):
         """The kubelet's Lease is always served."""
         for _ in range(2):
             self.client = self.server.connect()
-            self.ask("/version")
+            self.send_request("/version")
         self.client = self.server.connect()
-        self.ask(f"{LEASES}/edge-1", KUBELET)
-        self.assertEqual(404, self.answered()[0][0])
+        self.send_request(f"{LEASES}/edge-1", KUBELET)
+        self.assertEqual(404, self.client_responses()[0][0])
 
 
 class PodWorld(World):
     """Pods with addresses of their own."""
 
-    def ask_as(self, number, target, *fields, **request):
+    def send_request_as(self, number, target, *fields, **request):
         """Send a request from one of the pods, on a connection of its own, which is returned."""
         self.client = connection = self.server.connect()
         connection.getPeer = lambda: IPv4Address("TCP", f"10.244.1.{number}", 40000)
-        self.ask(target, KUBELET, b"Authorization: Bearer t", *fields, **request)
+        self.send_request(target, KUBELET, b"Authorization: Bearer t", *fields, **request)
         return connection
 
 
@@ -82,11 +82,11 @@ class PodLimitTests(PodWorld):
             for _ in range(4):
                 self.client = self.server.connect()
                 clients.append(self.client)
-                self.ask(target, KUBELET, b"Authorization: Bearer t")
+                self.send_request(target, KUBELET, b"Authorization: Bearer t")
             self.assertIn(b" 429 ", clients[-1].sent[:20])
             self.local = True
             self.client = self.server.connect()
-            self.ask(target, KUBELET)
+            self.send_request(target, KUBELET)
             self.assertEqual(b"", self.client.sent)
 
     def test_other_pods(self):
@@ -94,13 +94,13 @@ class PodLimitTests(PodWorld):
         self.local = False
         self.limited.set_limits(4, 4)
         for target in ("/version", f"{PODS}?watch=1"):
-            first, second, third = [self.ask_as(1, target) for _ in range(3)]
-            others = [self.ask_as(number, target) for number in (2, 3)]
+            first, second, third = [self.send_request_as(1, target) for _ in range(3)]
+            others = [self.send_request_as(number, target) for number in (2, 3)]
             self.assertEqual([b""] * 4, [each.sent for each in (first, second, *others)])
             self.assertIn(b" 429 ", third.sent[:20])
             for ended in (first, others[0]):
                 ended.break_off(ConnectionLost())
-            self.assertEqual(b"", self.ask_as(1, target).sent)
+            self.assertEqual(b"", self.send_request_as(1, target).sent)
 
 
 class PodConnectionTests(PodWorld):
@@ -112,7 +112,7 @@ class PodConnectionTests(PodWorld):
     def reached(self, number, target, *fields, body=b""):
         """Send a request from a pod; return whether it reaches the API."""
         before = len(self.connections.played)
-        self.ask_as(number, target, *fields, method=b"POST" if fields else b"GET")
+        self.send_request_as(number, target, *fields, method=b"POST" if fields else b"GET")
         self.client.receive(body)
         self.settle()
         return len(self.connections.played) > before
@@ -140,5 +140,5 @@ class UnboundedTests(LimitTests):
         """All are accepted."""
         for _ in range(5):
             self.client = self.server.connect()
-            self.ask(f"{PODS}?watch=1", KUBELET, JSON)
+            self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
             self.assertEqual(b"", self.client.sent)

@@ -36,8 +36,8 @@ class OfflineTests(World):
 
     def test_answered_here(self):
         """Requests are served locally, without connection attempts."""
-        self.ask(PODS, KUBELET)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.send_request(PODS, KUBELET)
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
         self.assertEqual([], self.connections.keys)
 
     def test_return(self):
@@ -45,9 +45,9 @@ class OfflineTests(World):
         self.silent.clear()
         self.pass_time(13)
         self.client = self.server.connect()
-        self.ask("/version")
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.send_request("/version")
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
 
 
 class StartTests(World):
@@ -60,34 +60,34 @@ class StartTests(World):
 
     def test_nothing_is_known(self):
         """A request waits a tenth of a second, and is then served from the cache if it can be."""
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.pass_time(0.08, step=0.02)
         self.assertEqual([], self.offline.calls)
         self.pass_time(0.04, step=0.02)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
     def test_nothing_is_kept(self):
         """Otherwise it waits for the first health check, and never gets a 404 before."""
         self.offline.is_cached = succeed(False)
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.pass_time(1.0)
         self.assertEqual([], self.offline.calls)
         self.assertEqual(b"", bytes(self.client.sent))
         self.pass_time(1.5)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
     def test_known_while_it_is_looked_for(self):
         """The first health check may complete before the cache has responded."""
         self.offline.is_cached = is_cached = Deferred()
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.pass_time(2.5)
         self.assertEqual(b"", bytes(self.client.sent))
         is_cached.callback(False)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
     def test_watches_wait(self):
         """A watch is not served offline before the first health check."""
-        self.ask(f"{PODS}?watch=1", KUBELET)
+        self.send_request(f"{PODS}?watch=1", KUBELET)
         self.pass_time(1.0)
         self.assertEqual([], self.offline.calls)
         self.pass_time(1.5)
@@ -97,7 +97,7 @@ class StartTests(World):
         """Requests are handled in order of arrival, whether or not they have waited long."""
         for name, seconds in (("a", 1.95), ("b", 0.1)):
             self.client = self.server.connect()
-            self.ask(f"{PODS}/{name}", KUBELET, method=b"DELETE")
+            self.send_request(f"{PODS}/{name}", KUBELET, method=b"DELETE")
             self.assertEqual([], self.offline.calls)
             self.pass_time(seconds, step=0.05)
         self.assertEqual(["a", "b"], [call.request.name for call in self.offline.calls])
@@ -115,18 +115,18 @@ class StartTests(World):
         self.patch(self.offline, "respond", fail_once)
         clients = [self.client, self.server.connect()]
         for self.client in clients:
-            self.ask(PODS, KUBELET)
+            self.send_request(PODS, KUBELET)
         self.pass_time(2.5)
         found = []
         for self.client in clients:
-            found += self.answered()
+            found += self.client_responses()
         self.assertEqual([500, 200], [status for status, _ in found])
         self.assertIn(b"the hub has a defect", found[0][1])
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_client_leaves(self):
         """A request whose client disconnects is forgotten."""
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.client.break_off(ConnectionLost())
         self.pass_time(0.5)
         self.assertEqual([], self.offline.calls)
@@ -145,12 +145,12 @@ class SlowStartTests(World):
     def test_nothing_is_kept(self):
         """A request for data that is not cached gets no 404 before they are complete."""
         self.offline.is_cached = succeed(False)
-        self.ask(PODS, KUBELET)
+        self.send_request(PODS, KUBELET)
         self.pass_time(7.5)
         self.assertEqual([], self.offline.calls)
         self.assertEqual(b"", bytes(self.client.sent))
         self.pass_time(1)
-        self.assertEqual([(200, b"from the cache")], self.answered())
+        self.assertEqual([(200, b"from the cache")], self.client_responses())
 
 
 class QuickStartTests(World):
@@ -161,11 +161,11 @@ class QuickStartTests(World):
 
     def test_known_in_time(self):
         """Earlier requests are forwarded to the API."""
-        self.ask("/version")
+        self.send_request("/version")
         self.health.startService()
         self.settle()
-        self.answer(OK)
-        self.assertEqual([(200, b"ok")], self.answered())
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
 
 
 class SlowDisk(MemoryCache):
@@ -190,7 +190,7 @@ class SlowDisk(MemoryCache):
         return self.reads[-1]
 
 
-class KeptListWorld(World):
+class CachedListWorld(World):
     """A list is cached, and the hub's real offline side serves it."""
 
     servers = ("a",)
@@ -221,7 +221,7 @@ class KeptListWorld(World):
         )
 
 
-class SlowDiskWorld(KeptListWorld):
+class SlowDiskWorld(CachedListWorld):
     """A list is cached on a slow disk."""
 
     def empty_cache(self):
@@ -240,12 +240,12 @@ class SlowDiskWorld(KeptListWorld):
 
     def assert_listed(self, name):
         """Assert that the client got one list with one object."""
-        ((status, body),) = self.answered()
+        ((status, body),) = self.client_responses()
         self.assertEqual(200, status, body)
         self.assertEqual([name], [one["metadata"]["name"] for one in json.loads(body)["items"]])
 
 
-class PagesTests(KeptListWorld):
+class PagesTests(CachedListWorld):
     """A list in pages that begins while offline."""
 
     names = ("a", "b")
@@ -258,33 +258,33 @@ class PagesTests(KeptListWorld):
 
     def test_return(self):
         """Its client has to start again when online: API servers do not know the token."""
-        self.ask(f"{PODS}?limit=1", KUBELET, JSON)
-        ((_, first),) = self.answered()
+        self.send_request(f"{PODS}?limit=1", KUBELET, JSON)
+        ((_, first),) = self.client_responses()
         token = json.loads(first)["metadata"]["continue"]
         self.silent.clear()
         self.pass_time(13)
         self.client = self.server.connect()
-        self.ask(f"{PODS}?limit=1&continue={token}", KUBELET, JSON)
-        ((status, body),) = self.answered()
+        self.send_request(f"{PODS}?limit=1&continue={token}", KUBELET, JSON)
+        ((status, body),) = self.client_responses()
         self.assertEqual((410, "Expired"), (status, json.loads(body)["reason"]))
         self.assertEqual([], self.connections.played)
-        self.ask(f"{PODS}?limit=1&continue=more", KUBELET, JSON)
-        self.assertIn("continue=more", self.asked())
+        self.send_request(f"{PODS}?limit=1&continue=more", KUBELET, JSON)
+        self.assertIn("continue=more", self.received_request())
 
 
-class ImpatientTests(SlowDiskWorld):
+class ClientTimeoutTests(SlowDiskWorld):
     """A client with a short timeout: the cache is read while the API may still respond."""
 
     def setUp(self):
         """Begin the read."""
         super().setUp()
-        self.ask(f"{PODS}?timeout=6s", KUBELET, JSON)
+        self.send_request(f"{PODS}?timeout=6s", KUBELET, JSON)
         self.pass_time(4.1)
         self.assertEqual(1, len(self.cache.reads))
 
     def test_api_is_first(self):
         """The API's response is complete, and nothing follows it."""
-        self.answer_json(pod_list(pod("new")))
+        self.respond_json(pod_list(pod("new")))
         self.assert_listed("new")
         self.disk_reads()
         self.assert_listed("new")
@@ -292,9 +292,9 @@ class ImpatientTests(SlowDiskWorld):
     def test_api_begins_first(self):
         """Nor is anything inserted into a response of the API that has begun."""
         body = json.dumps(pod_list(pod("new"))).encode()
-        self.answer(CHUNKED + chunk(body[:9]))
+        self.respond(CHUNKED + chunk(body[:9]))
         self.disk_reads()
-        self.answer(chunk(body[9:]) + chunk(b""))
+        self.respond(chunk(body[9:]) + chunk(b""))
         self.assert_listed("new")
 
     def test_disk_is_first(self):
@@ -305,7 +305,7 @@ class ImpatientTests(SlowDiskWorld):
     def test_disk_fails(self):
         """Then the API's response is awaited."""
         self.disk_fails()
-        self.answer_json(pod_list(pod("new")))
+        self.respond_json(pod_list(pod("new")))
         self.assert_listed("new")
 
     def test_cloud_is_lost(self):
@@ -326,7 +326,7 @@ class EarlyOnSlowDiskTests(SlowDiskWorld):
     def setUp(self):
         """Send a request that waits."""
         super().setUp()
-        self.ask(PODS, KUBELET, JSON)
+        self.send_request(PODS, KUBELET, JSON)
         self.pass_time(0.2)
         self.disk_fails()
 
@@ -334,7 +334,7 @@ class EarlyOnSlowDiskTests(SlowDiskWorld):
         """Then the API responds."""
         self.health.startService()
         self.settle()
-        self.answer_json(pod_list(pod("new")))
+        self.respond_json(pod_list(pod("new")))
         self.assert_listed("new")
 
     def test_no_cloud(self):

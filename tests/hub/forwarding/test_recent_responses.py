@@ -51,13 +51,13 @@ class RepeatsTests(SynchronousTestCase):
         self.assertFalse(self.repeats.is_recent("a", b"1"))
 
 
-class KeptTests(World):
+class CachedTests(World):
     """Writes to the cache."""
 
     def get(self, version):
         """Send a get, and respond to it."""
-        self.ask(ONE, KUBELET, JSON)
-        self.answer_json(pod("one", version))
+        self.send_request(ONE, KUBELET, JSON)
+        self.respond_json(pod("one", version))
 
     def test_repeated(self):
         """An object that is requested repeatedly is cached once a moment, or when it changes."""
@@ -70,6 +70,6 @@ class KeptTests(World):
         self.clock.advance(REMEMBERED_SECONDS + 0.1)
         self.get("8")
         self.assertEqual(["7", "8", "8"], report, "after a moment")
-        self.ask(ONE, KUBELET, JSON, TOKEN)
-        self.answer_json(pod("one", "8"))
+        self.send_request(ONE, KUBELET, JSON, TOKEN)
+        self.respond_json(pod("one", "8"))
         self.assertEqual(["7", "8", "8", "8"], report, "another client's")

@@ -35,8 +35,8 @@ class TokenTests(World):
     def get(self, status=b"200 OK", token="abc", path="/api/v1/nodes", method=b"GET"):
         """Send a request, and respond to it."""
         self.client = self.server.connect()
-        self.ask(path, b"Authorization: Bearer " + token.encode(), JSON, method=method)
-        self.answer_json({"kind": "Status"}, status)
+        self.send_request(path, b"Authorization: Bearer " + token.encode(), JSON, method=method)
+        self.respond_json({"kind": "Status"}, status)
 
     def test_accepted(self):
         """The owner of a token is the API's response to the hub's review."""

@@ -254,30 +254,30 @@ class World(SynchronousTestCase):
             self.clock.advance(step)
             self.settle()
 
-    def ask(self, target, *fields, method=b"GET", body=b"", host=b"127.0.0.1:10261"):
+    def send_request(self, target, *fields, method=b"GET", body=b"", host=b"127.0.0.1:10261"):
         """Send a request from the client."""
         if body:
             fields = (*fields, b"Content-Length: %d" % len(body))
         self.client.receive(request(target.encode(), *fields, method=method, body=body, host=host))
         self.settle()
 
-    def asked(self, number=-1):
+    def received_request(self, number=-1):
         """Return what a server has received, as text."""
         return self.connections.played[number].sent.decode()
 
-    def answer(self, data, number=-1):
+    def respond(self, data, number=-1):
         """Send data from a server."""
         self.connections.played[number].receive(data)
         self.settle()
 
-    def answer_json(self, obj, status=b"200 OK", number=-1, *fields):
+    def respond_json(self, obj, status=b"200 OK", number=-1, *fields):
         """Respond with an object from a server."""
         body = obj if isinstance(obj, bytes) else json.dumps(obj).encode()
         head = [b"HTTP/1.1 " + status, b"Content-Type: application/json", *fields]
         head.append(b"Content-Length: %d" % len(body))
-        self.answer(b"\r\n".join([*head, b"", b""]) + body, number)
+        self.respond(b"\r\n".join([*head, b"", b""]) + body, number)
 
-    def answered(self, *methods, closed=False):
+    def client_responses(self, *methods, closed=False):
         """Return the client's responses as pairs of status and body."""
         self.settle()
         found = responses(self.client.sent, *(methods or ("GET",)), closed=closed)
@@ -289,12 +289,12 @@ class World(SynchronousTestCase):
         """Return a collection."""
         return Collection(client, str(ResourceType(group, "v1", resource)), form, view)
 
-    def kept(self, name, namespace="default", **which):
+    def cached(self, name, namespace="default", **which):
         """Return the cached version of an object, ``None`` if it is not cached."""
         found = self.successResultOf(self.cache.get(self.collection(**which), namespace, name))
         return None if found is None else found.item.version
 
-    def kept_list(self, **which):
+    def cached_list(self, **which):
         """Return the names in a collection, ``None`` if it is not cached."""
         listed = self.successResultOf(self.cache.list(Scope(self.collection(**which))))
         if listed is None:

@@ -228,7 +228,7 @@ class JoiningTests(IdentityTestCase):
     async def join_after_a_failure(self, settings, token, servers=None, failures=1):
         """Fail with a token, and then join."""
         identity = self.make(settings, servers)
-        self.assertTrue(identity.take_token(token))
+        self.assertTrue(identity.set_token(token))
         identity.startService()
         self.addCleanup(identity.stopService)
         counters = identity.certificate.counters
@@ -264,11 +264,11 @@ class AuthoritiesTests(SynchronousTestCase):
         full = OSError(errno.ENOSPC, "full")
         with mock.patch("os.fsync", side_effect=full), capturedLogs() as events:
             kept.take(found)
-            kept.keep()
+            kept.retry_storing()
         self.assertEqual(1, len([e for e in events if e["log_level"] is LogLevel.error]))
         self.assertIn("not stored for a restart", kept.warning())
         self.assertFalse(kept.is_stored)
-        kept.keep()
+        kept.retry_storing()
         self.assertIsNone(kept.warning())
         self.assertTrue(kept.is_stored)
         self.assertEqual(certificates_to_pem(found), kept.path.read_bytes())
@@ -332,11 +332,11 @@ class RestartTests(IdentityTestCase):
         self.assertIn("has expired", identity.problem())
         # The cache is served nevertheless.
         self.assertIsNotNone(identity.node)
-        self.assertTrue(identity.take_token(self.token))
+        self.assertTrue(identity.set_token(self.token))
         await identity.certificate.when_ready()
         await self.until(lambda: identity.problem() is None)
         self.assertGreater(self.current().not_valid_after_utc, self.current().not_valid_before_utc)
-        self.assertFalse(identity.take_token(self.token))
+        self.assertFalse(identity.set_token(self.token))
 
     def expire(self):
         """Replace the certificate with an expired one."""
@@ -350,7 +350,7 @@ class RestartTests(IdentityTestCase):
         store.save(IssuedCertificate(key, certificate))
 
 
-class RefusedTests(IdentityTestCase):
+class RejectedTests(IdentityTestCase):
     """The API rejects the node's certificate, as if its authority had been lost."""
 
     async def setUp(self):
@@ -390,15 +390,15 @@ class RefusedTests(IdentityTestCase):
         identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))
         await self.until(lambda: "/v1/token" in self.problem())
         self.assertIsNone(identity.warning())
-        self.assertTrue(identity.take_token(self.token))
+        self.assertTrue(identity.set_token(self.token))
         await self.until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
-        self.assertFalse(identity.take_token(self.token))
+        self.assertFalse(identity.set_token(self.token))
 
     async def test_posted_before(self):
         """The same applies to a token that was posted before the API's rejection."""
         identity = self.start(BootstrapSettings(pins=self.settings.pins))
-        self.assertFalse(identity.take_token(self.token))
+        self.assertFalse(identity.set_token(self.token))
         identity.note_acceptance(False)
         await self.until(lambda: self.current() != self.refused)
 
@@ -423,14 +423,14 @@ class RefusedTests(IdentityTestCase):
         )
         identity = self.start_checked(settings)
         await self.until(lambda: "/v1/token" in self.problem())
-        self.assertTrue(identity.take_token(self.token))
+        self.assertTrue(identity.set_token(self.token))
         await self.until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
     async def test_kubelet_beside_a_token_that_is_wrong(self):
         """A token that the API rejects does not prevent the use of the kubelet's certificate."""
         identity = self.start_checked(self.with_kubelet())
-        identity.take_token(WRONG)
+        identity.set_token(WRONG)
         identity.note_acceptance(False)
         await self.until(lambda: identity.certificate.counters.failed)
         self.assertEqual(self.refused, self.current())
@@ -444,7 +444,7 @@ class RefusedTests(IdentityTestCase):
         await self.until(lambda: "/v1/token" in self.problem())
         refused, self.refused = self.refused, None
         await self.until(lambda: self.upstream.health.online)
-        self.assertFalse(identity.take_token(self.token))
+        self.assertFalse(identity.set_token(self.token))
         self.assertEqual(refused, self.current())
 
     def problem(self):

@@ -22,18 +22,18 @@ class LoopbackTests(OfflineTestCase):
     def setUp(self):
         """Cache a Secret of the kubelet, and one of an account."""
         super().setUp()
-        self.keep_one("secrets.v1.core", item("a", owner="node"))
-        self.keep_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
+        self.store_one("secrets.v1.core", item("a", owner="node"))
+        self.store_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
 
     def test_the_node(self):
         """A request without a token is the node's."""
-        _, content = self.ask_json(TARGET)
+        _, content = self.get_json(TARGET)
         self.assertEqual("node", content["owner"])
 
     def test_accepted_tokens(self):
         """An accepted token gets its owner's data, not the node's."""
         self.accept(TOKEN)
-        _, content = self.ask_json(TARGET, bearer(TOKEN))
+        _, content = self.get_json(TARGET, bearer(TOKEN))
         self.assertEqual(ACCOUNT, content["owner"])
 
     def test_nonsense(self):
@@ -44,7 +44,7 @@ class LoopbackTests(OfflineTestCase):
     def test_expired_tokens(self):
         """A token that has expired meanwhile is rejected."""
         self.accept(TOKEN, until=NOW + 60)
-        self.assertEqual(200, self.ask(TARGET, bearer(TOKEN))[0])
+        self.assertEqual(200, self.send_request(TARGET, bearer(TOKEN))[0])
         self.clock.advance(60)
         self.assert_status(401, "Unauthorized", "expired", TARGET, bearer(TOKEN))
 
@@ -67,8 +67,8 @@ class PodsTests(OfflineTestCase):
     def setUp(self):
         """Cache a Secret of the kubelet, and one of an account."""
         super().setUp()
-        self.keep_one("secrets.v1.core", item("a", owner="node"))
-        self.keep_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
+        self.store_one("secrets.v1.core", item("a", owner="node"))
+        self.store_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
 
     def test_no_credentials(self):
         """A request without a token is rejected, whatever its User-Agent is."""
@@ -81,15 +81,15 @@ class PodsTests(OfflineTestCase):
     def test_a_client_that_claims_to_be_kubelet(self):
         """A pod that claims to be the kubelet gets its own account's data only."""
         self.accept(TOKEN)
-        _, content = self.ask_json(TARGET, bearer(TOKEN))
+        _, content = self.get_json(TARGET, bearer(TOKEN))
         self.assertEqual(ACCOUNT, content["owner"])
         other = service_account_token("n", "other")
         self.accept(other)
-        self.assert_status(503, "ServiceUnavailable", "never seen", TARGET, bearer(other))
+        self.assert_status(503, "ServiceUnavailable", "never received", TARGET, bearer(other))
 
     def test_kubectl_in_a_pod(self):
         """The kubelet's data is for users on the node, not for pods."""
-        self.keep("pods.v1.core", item("p"))
+        self.store("pods.v1.core", item("p"))
         self.accept(TOKEN)
         target = "/api/v1/namespaces/n/pods"
         self.assert_status(
@@ -100,7 +100,7 @@ class PodsTests(OfflineTestCase):
         """The account of a placeholder is known until it expires."""
         token, expires = self.tokens.issue("kube-system", "coredns", [])
         self.assertEqual(NOW + LIFETIME, expires)
-        _, content = self.ask_json(TARGET, bearer(token))
+        _, content = self.get_json(TARGET, bearer(token))
         self.assertEqual(ACCOUNT, content["owner"])
         self.clock.advance(LIFETIME)
         self.assert_status(401, "Unauthorized", "", TARGET, bearer(token))
@@ -125,6 +125,6 @@ class WithoutPlaceholdersTests(OfflineTestCase):
 
     def test_placeholders(self):
         """A placeholder is rejected if none are issued."""
-        self.keep_one("secrets.v1.core", item("a"), client=f"kubelet {ACCOUNT}")
+        self.store_one("secrets.v1.core", item("a"), client=f"kubelet {ACCOUNT}")
         token, _ = self.tokens.issue("kube-system", "coredns", [])
         self.assert_status(401, "Unauthorized", "", TARGET, bearer(token))

@@ -35,39 +35,41 @@ class GetTests(OfflineTestCase):
 
     def test_an_object(self):
         """It is served as it was received, with its type."""
-        self.keep_one("configmaps.v1.core", item("a", 3, data={"x": "1"}))
-        status, content = self.ask_json("/api/v1/namespaces/n/configmaps/a")
+        self.store_one("configmaps.v1.core", item("a", 3, data={"x": "1"}))
+        status, content = self.get_json("/api/v1/namespaces/n/configmaps/a")
         self.assertEqual(200, status)
         self.assertEqual(("ConfigMap", "v1"), (content["kind"], content["apiVersion"]))
         self.assertEqual({"x": "1"}, content["data"])
 
     def test_head(self):
         """HEAD gets the response to GET without its body."""
-        self.keep_one("configmaps.v1.core", item("a"))
-        _, fields, expected = self.ask("/api/v1/namespaces/n/configmaps/a")
-        status, headers, body = self.ask("/api/v1/namespaces/n/configmaps/a", method=b"HEAD")
+        self.store_one("configmaps.v1.core", item("a"))
+        _, fields, expected = self.send_request("/api/v1/namespaces/n/configmaps/a")
+        status, headers, body = self.send_request(
+            "/api/v1/namespaces/n/configmaps/a", method=b"HEAD"
+        )
         self.assertEqual((200, fields, b""), (status, headers, body))
         self.assertEqual(len(expected), int(headers[b"content-length"]))
 
     def test_what_a_list_had(self):
         """Objects of a list can be read individually."""
-        self.keep("configmaps.v1.core", item("a"))
-        self.assertEqual(200, self.ask("/api/v1/namespaces/n/configmaps/a")[0])
+        self.store("configmaps.v1.core", item("a"))
+        self.assertEqual(200, self.send_request("/api/v1/namespaces/n/configmaps/a")[0])
 
     def test_the_status_of_an_object(self):
         """The subresource status is the object."""
-        self.keep_one("nodes.v1.core", item("edge-1", namespace=""))
-        self.assertEqual(200, self.ask("/api/v1/nodes/edge-1/status")[0])
+        self.store_one("nodes.v1.core", item("edge-1", namespace=""))
+        self.assertEqual(200, self.send_request("/api/v1/nodes/edge-1/status")[0])
 
     def test_many_at_once(self):
         """Many requests for one object all get responses."""
-        self.keep_one("configmaps.v1.core", item("a"))
-        statuses = {self.ask("/api/v1/namespaces/n/configmaps/a")[0] for _ in range(50)}
+        self.store_one("configmaps.v1.core", item("a"))
+        statuses = {self.send_request("/api/v1/namespaces/n/configmaps/a")[0] for _ in range(50)}
         self.assertEqual({200}, statuses)
 
     def test_absent(self):
         """An object that is missing from a known list does not exist."""
-        self.keep("configmaps.v1.core", item("a"))
+        self.store("configmaps.v1.core", item("a"))
         status = self.assert_status(
             404, "NotFound", 'configmaps "b" not found', "/api/v1/namespaces/n/configmaps/b"
         )
@@ -75,13 +77,13 @@ class GetTests(OfflineTestCase):
 
     def test_absent_while_lists_are_read(self):
         """A 404 does not wait for concurrent reads of lists."""
-        self.keep("configmaps.v1.core", item("a"))
+        self.store("configmaps.v1.core", item("a"))
         self.patch(self.cache, "list", lambda scope: Deferred())
         self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/configmaps/b")
 
     def test_deleted_online(self):
         """An object that the API deleted, or did not find, does not exist."""
-        self.keep("configmaps.v1.core", item("a"))
+        self.store("configmaps.v1.core", item("a"))
         self.cache.remove(Scope(collection("kubelet", "configmaps.v1.core")), item("a", ""))
         self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/configmaps/a")
 
@@ -90,56 +92,56 @@ class GetTests(OfflineTestCase):
         target = "/api/v1/namespaces/n/configmaps/a"
         status = self.assert_status(503, "ServiceUnavailable", "was never received here", target)
         self.assertEqual({"retryAfterSeconds": 1}, status["details"])
-        self.assertEqual(b"1", self.ask(target)[1][b"retry-after"])
-        self.keep_one("configmaps.v1.core", item("b"))
+        self.assertEqual(b"1", self.send_request(target)[1][b"retry-after"])
+        self.store_one("configmaps.v1.core", item("b"))
         self.assert_status(503, "ServiceUnavailable", "was never received here", target)
 
     def test_forms(self):
         """The best accepted form with cached data is served."""
-        self.keep_one("pods.v1.core", item("a"))
-        status, content = self.ask_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
+        self.store_one("pods.v1.core", item("a"))
+        status, content = self.get_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual((200, "Pod"), (status, content["kind"]))
-        self.keep_one("pods.v1.core", protobuf_item("a"), form="protobuf")
-        status, fields, body = self.ask("/api/v1/namespaces/n/pods/a", PROTOBUF)
+        self.store_one("pods.v1.core", protobuf_item("a"), form="protobuf")
+        status, fields, body = self.send_request("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual(b"application/vnd.kubernetes.protobuf", fields[b"content-type"])
         type, found = codec_for(Form("protobuf")).read_object(body)
         self.assertEqual((200, TypeMeta("v1", "Pod"), "a"), (status, type, found.name))
 
     def test_the_newest_form(self):
         """A newer object is preferred to a better form."""
-        self.keep_one("pods.v1.core", protobuf_item("a", "4"), form="protobuf")
-        self.keep_one("pods.v1.core", item("a", 10))
-        _, content = self.ask_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
+        self.store_one("pods.v1.core", protobuf_item("a", "4"), form="protobuf")
+        self.store_one("pods.v1.core", item("a", 10))
+        _, content = self.get_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual("10", content["metadata"]["resourceVersion"])
 
     def test_gone_in_another_form(self):
         """An object that a newer list in another form lacks does not exist, until it is newer."""
         target = "/api/v1/namespaces/n/configmaps/a"
-        self.keep_one("configmaps.v1.core", item("a", 50))
-        self.keep("configmaps.v1.core", form="protobuf", version=49)
-        self.assertEqual(200, self.ask(target, PROTOBUF)[0])
-        self.keep("configmaps.v1.core", form="protobuf", version=51)
+        self.store_one("configmaps.v1.core", item("a", 50))
+        self.store("configmaps.v1.core", form="protobuf", version=49)
+        self.assertEqual(200, self.send_request(target, PROTOBUF)[0])
+        self.store("configmaps.v1.core", form="protobuf", version=51)
         self.assert_status(404, "NotFound", 'configmaps "a" not found', target, PROTOBUF)
-        self.keep_one("configmaps.v1.core", item("a", 52))
-        self.assertEqual(200, self.ask(target, PROTOBUF)[0])
+        self.store_one("configmaps.v1.core", item("a", 52))
+        self.assertEqual(200, self.send_request(target, PROTOBUF)[0])
 
     def test_pods_gone_in_another_form(self):
         """The kubelet lists the pods of its node: a pod that the list lacks was deleted."""
         of_node = {"field_selector": "spec.nodeName=edge-1"}
-        self.keep("pods.v1.core", item("a", 50, node="edge-1"), **of_node)
-        self.keep("pods.v1.core", protobuf_item("b"), form="protobuf", version=51, **of_node)
+        self.store("pods.v1.core", item("a", 50, node="edge-1"), **of_node)
+        self.store("pods.v1.core", protobuf_item("b"), form="protobuf", version=51, **of_node)
         target = "/api/v1/namespaces/n/pods/a"
         self.assert_status(404, "NotFound", 'pods "a" not found', target, PROTOBUF)
 
     def test_unknown_forms(self):
         """A client that accepts only other forms gets 406."""
-        self.keep_one("configmaps.v1.core", item("a"))
+        self.store_one("configmaps.v1.core", item("a"))
         target = "/api/v1/namespaces/n/configmaps/a"
         self.assert_status(406, "NotAcceptable", "", target, b"Accept: application/yaml")
 
     def test_other_clients(self):
         """Data of one client is not served to another."""
-        self.keep_one("secrets.v1.core", item("a"))
+        self.store_one("secrets.v1.core", item("a"))
         target = "/api/v1/namespaces/n/secrets/a"
         self.assert_status(503, "ServiceUnavailable", "", target, agent=b"kube-proxy/v1")
 
@@ -156,9 +158,9 @@ class ListTests(OfflineTestCase):
 
     def test_a_list(self):
         """It has all items with their type, and the version up to which everything is known."""
-        self.keep("services.v1.core", item("b"), item("a"), version=5)
-        self.keep_one("services.v1.core", item("c", 9))
-        status, headers, body = self.ask("/api/v1/services")
+        self.store("services.v1.core", item("b"), item("a"), version=5)
+        self.store_one("services.v1.core", item("c", 9))
+        status, headers, body = self.send_request("/api/v1/services")
         content = json.loads(body)
         self.assertEqual((200, len(body)), (status, int(headers[b"content-length"])))
         self.assertEqual(("ServiceList", "v1"), (content["kind"], content["apiVersion"]))
@@ -167,17 +169,17 @@ class ListTests(OfflineTestCase):
 
     def test_versions_do_not_go_back(self):
         """If the newest object is deleted, the version of the list stays."""
-        self.keep("services.v1.core", item("a"), item("b", 9), version=9)
+        self.store("services.v1.core", item("a"), item("b", 9), version=9)
         self.cache.remove(Scope(collection("kubelet", "services.v1.core")), item("b", ""))
-        _, content = self.ask_json("/api/v1/services")
+        _, content = self.get_json("/api/v1/services")
         self.assertEqual("9", content["metadata"]["resourceVersion"])
 
     def test_protobuf(self):
         """A list in protobuf is rebuilt with its envelope."""
-        self.keep(
+        self.store(
             "services.v1.core", protobuf_item("a"), protobuf_item("b"), form="protobuf", version=7
         )
-        status, fields, body = self.ask("/api/v1/services", PROTOBUF)
+        status, fields, body = self.send_request("/api/v1/services", PROTOBUF)
         self.assertEqual(
             (200, b"application/vnd.kubernetes.protobuf", len(body)),
             (status, fields[b"content-type"], int(fields[b"content-length"])),
@@ -188,26 +190,26 @@ class ListTests(OfflineTestCase):
 
     def test_the_newest_list(self):
         """A newer list is preferred to a better form, but an incomplete one is not."""
-        self.keep("services.v1.core", protobuf_item("a"), form="protobuf", version=7)
-        self.keep("services.v1.core", item("b"), version=10)
+        self.store("services.v1.core", protobuf_item("a"), form="protobuf", version=7)
+        self.store("services.v1.core", item("b"), version=10)
         self.assertEqual(["b"], self.names("/api/v1/services", PROTOBUF))
-        self.keep("configmaps.v1.core", item("a"), version=7)
-        self.keep_one("configmaps.v1.core", protobuf_item("b", "10"), form="protobuf")
+        self.store("configmaps.v1.core", item("a"), version=7)
+        self.store_one("configmaps.v1.core", protobuf_item("b", "10"), form="protobuf")
         self.assertEqual(["a"], self.names("/api/v1/configmaps", PROTOBUF))
 
     def test_known_to_be_empty(self):
         """A list that was empty in the API is empty: not null and not 404."""
-        self.keep("configmaps.v1.core", item("a", namespace="m"))
-        status, content = self.ask_json("/api/v1/namespaces/n/configmaps")
+        self.store("configmaps.v1.core", item("a", namespace="m"))
+        status, content = self.get_json("/api/v1/namespaces/n/configmaps")
         self.assertEqual((200, []), (status, content["items"]))
 
     def test_kubelets_pods(self):
         """The kubelet never gets an empty list of pods, because it would stop all running pods."""
         target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
         self.assert_status(404, "NotFound", "never listed", target)
-        self.keep("pods.v1.core", field_selector="spec.nodeName=edge-1")
+        self.store("pods.v1.core", field_selector="spec.nodeName=edge-1")
         self.assert_status(404, "NotFound", "never listed", target)
-        self.keep("pods.v1.core", item("a", node="edge-1"), field_selector="spec.nodeName=edge-1")
+        self.store("pods.v1.core", item("a", node="edge-1"), field_selector="spec.nodeName=edge-1")
         self.assertEqual(["a"], self.names(target))
 
     def test_never_listed(self):
@@ -219,15 +221,15 @@ class ListTests(OfflineTestCase):
 
     def test_a_part_is_no_list(self):
         """Individually known objects are not served as a list."""
-        self.keep_one("services.v1.core", item("a"))
+        self.store_one("services.v1.core", item("a"))
         self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
-        self.keep("services.v1.core", item("a"), namespace="n")
+        self.store("services.v1.core", item("a"), namespace="n")
         self.assertEqual(["a"], self.names("/api/v1/namespaces/n/services"))
         self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
 
     def test_selectors(self):
         """Selectors that were not used before are evaluated."""
-        self.keep(
+        self.store(
             "services.v1.core",
             item("a", labels={"app": "web"}),
             item("b", labels={"app": "db"}),
@@ -246,36 +248,36 @@ class ListTests(OfflineTestCase):
 
     def test_bad_selectors(self):
         """Invalid selectors are rejected."""
-        self.keep("services.v1.core")
+        self.store("services.v1.core")
         target = "/api/v1/services?labelSelector=a+b"
         self.assert_status(400, "BadRequest", "unable to parse", target)
 
     def test_a_list_by_name(self):
         """A list by name of a known object is complete; of an unknown one it is not served."""
-        self.keep_one("configmaps.v1.core", item("a"))
+        self.store_one("configmaps.v1.core", item("a"))
         target = "/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3D"
         self.assertEqual(["a"], self.names(target + "a"))
         self.assert_status(404, "NotFound", "", target + "b")
-        self.keep("configmaps.v1.core", item("a"))
+        self.store("configmaps.v1.core", item("a"))
         self.assertEqual([], self.names(target + "b"))
 
     def test_a_list_by_name_of_all_namespaces(self):
         """A name in all namespaces is complete only for a cluster-scoped object."""
-        self.keep_one("configmaps.v1.core", item("a"))
+        self.store_one("configmaps.v1.core", item("a"))
         target = "/api/v1/configmaps?fieldSelector=metadata.name%3Da"
         self.assert_status(404, "NotFound", "never listed", target)
-        self.keep("configmaps.v1.core", item("a"), item("a", namespace="m"))
+        self.store("configmaps.v1.core", item("a"), item("a", namespace="m"))
         self.assertEqual(["a", "a"], self.names(target))
-        self.keep_one("nodes.v1.core", item("edge-1", namespace=""))
+        self.store_one("nodes.v1.core", item("edge-1", namespace=""))
         target = "/api/v1/nodes?fieldSelector=metadata.name%3Dedge-1"
         self.assertEqual(["edge-1"], self.names(target))
 
     def test_the_version_of_a_list_by_name(self):
         """A list of an object that was only read has its version, from which a watch continues."""
-        self.keep_one("configmaps.v1.core", item("a", 50))
-        self.keep("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
+        self.store_one("configmaps.v1.core", item("a", 50))
+        self.store("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
         target = "/api/v1/namespaces/n/configmaps?fieldSelector=metadata.name%3Da"
-        _, content = self.ask_json(f"{target}&resourceVersion=0")
+        _, content = self.get_json(f"{target}&resourceVersion=0")
         self.assertEqual("50", content["metadata"]["resourceVersion"])
         too_new = "Too large resource version: 900, current: 50"
         self.assert_status(504, "Timeout", too_new, f"{target}&resourceVersion=900")
@@ -283,7 +285,7 @@ class ListTests(OfflineTestCase):
     def test_large_lists(self):
         """A large list is streamed no faster than the client reads."""
         many = [item(f"s{n:04}", data="x" * 1000) for n in range(3000)]
-        self.keep("services.v1.core", *many)
+        self.store("services.v1.core", *many)
         connection = self.server.connect()
         connection.receive(
             b"GET /api/v1/services HTTP/1.1\r\nHost: n\r\nUser-Agent: kubelet\r\n\r\n"
@@ -300,7 +302,7 @@ class ListTests(OfflineTestCase):
     def test_clients_that_leave(self):
         """Nothing is left of a list whose client disconnects."""
         many = [item(f"s{n:04}", data="x" * 1000) for n in range(3000)]
-        self.keep("services.v1.core", *many)
+        self.store("services.v1.core", *many)
         connection = self.server.connect()
         connection.receive(
             b"GET /api/v1/services HTTP/1.1\r\nHost: n\r\nUser-Agent: kubelet\r\n\r\n"
@@ -311,7 +313,7 @@ class ListTests(OfflineTestCase):
 
     def test_versions_that_are_not_known_yet(self):
         """A client never gets an older state, but an error after which it omits the version."""
-        self.keep("services.v1.core", item("a"), version=5)
+        self.store("services.v1.core", item("a"), version=5)
         target = "/api/v1/services?resourceVersion=6"
         status = self.assert_status(504, "Timeout", "Too large resource version", target)
         causes = status["details"]["causes"]
@@ -330,11 +332,11 @@ class PageTests(OfflineTestCase):
     def setUp(self):
         """Cache a list of five objects."""
         super().setUp()
-        self.keep("services.v1.core", *(item(f"s{n}") for n in range(5)), version=7)
+        self.store("services.v1.core", *(item(f"s{n}") for n in range(5)), version=7)
 
     def page(self, query):
         """Return the names of a page, its token and the remaining number."""
-        status, content = self.ask_json(f"/api/v1/services?{query}")
+        status, content = self.get_json(f"/api/v1/services?{query}")
         self.assertEqual(200, status, content)
         metadata = content["metadata"]
         self.assertEqual("7", metadata["resourceVersion"])
@@ -379,14 +381,14 @@ class TransformTests(OfflineTestCase):
 
     def table(self, target, **more):
         """Return the columns and cells of a Table."""
-        status, content = self.ask_json(target, TABLE, **more)
+        status, content = self.get_json(target, TABLE, **more)
         self.assertEqual((200, "Table"), (status, content["kind"]), content)
         columns = [column["name"] for column in content["columnDefinitions"]]
         return columns, [row["cells"] for row in content["rows"]]
 
     def test_tables_of_objects(self):
         """Without a cached Table the result has the name and the age."""
-        self.keep("services.v1.core", item("a"), item("b"))
+        self.store("services.v1.core", item("a"), item("b"))
         self.assertEqual(
             (["Name", "Age"], [["a", "5m"], ["b", "5m"]]), self.table("/api/v1/services")
         )
@@ -414,7 +416,7 @@ class TransformTests(OfflineTestCase):
             TypeMeta("meta.k8s.io/v1", "Table"),
             Item("n", "a", "1", {}, "", row),
         )
-        self.keep_one("pods.v1.core", item("a"))
+        self.store_one("pods.v1.core", item("a"))
         expected = ["Name", "Age"], [["a", "5m"]]
         target = "/api/v1/namespaces/n/pods"
         self.assertEqual(expected, self.table(f"{target}/a"))
@@ -422,8 +424,8 @@ class TransformTests(OfflineTestCase):
 
     def test_metadata(self):
         """Metadata are built from objects in JSON."""
-        self.keep("services.v1.core", item("a", spec={"x": 1}))
-        status, content = self.ask_json("/api/v1/services", PARTIAL)
+        self.store("services.v1.core", item("a", spec={"x": 1}))
+        status, content = self.get_json("/api/v1/services", PARTIAL)
         self.assertEqual((200, "PartialObjectMetadataList"), (status, content["kind"]))
         (one,) = content["items"]
         self.assertEqual({"metadata"}, one.keys())
@@ -432,8 +434,8 @@ class TransformTests(OfflineTestCase):
         """A list of metadata is built from protobuf, with all metadata and its length."""
         spec = encode_bytes(2, b"x" * 300)
         whole = [protobuf_item("a", more=spec), protobuf_item("b", more=spec)]
-        self.keep("services.v1.core", *whole, form="protobuf", version=7)
-        status, fields, body = self.ask("/api/v1/services", PARTIAL_PROTOBUF)
+        self.store("services.v1.core", *whole, form="protobuf", version=7)
+        status, fields, body = self.send_request("/api/v1/services", PARTIAL_PROTOBUF)
         self.assertEqual((200, len(body)), (status, int(fields[b"content-length"])))
         reader = codec_for(Form("protobuf", "PartialObjectMetadata", "v1")).list_reader(1000)
         found = reader.feed(body)
@@ -447,7 +449,7 @@ class TransformTests(OfflineTestCase):
         """The conversion stops when the client disconnects."""
         spec = encode_bytes(2, b"x" * 1000)
         many = [protobuf_item(f"s{number:04}", more=spec) for number in range(3000)]
-        self.keep("services.v1.core", *many, form="protobuf")
+        self.store("services.v1.core", *many, form="protobuf")
         connection = self.server.connect()
         reads, read = [], CachedList.read
 
@@ -462,11 +464,11 @@ class TransformTests(OfflineTestCase):
 
     def test_kubectl(self):
         """kubectl without data of its own gets the kubelet's, and a warning."""
-        self.keep("pods.v1.core", protobuf_item("a"), form="protobuf", namespace="n")
+        self.store("pods.v1.core", protobuf_item("a"), form="protobuf", namespace="n")
         target, kubectl = "/api/v1/namespaces/n/pods?limit=500", b"kubectl/v1"
         columns = self.table(target, agent=kubectl)
         self.assertEqual((["Name", "Age"], [["a", "<unknown>"]]), columns)
-        _, fields, _ = self.ask(target, TABLE, agent=kubectl)
+        _, fields, _ = self.send_request(target, TABLE, agent=kubectl)
         self.assertIn(
             b"this is what its kubelet has cached, and may be incomplete", fields[b"warning"]
         )
@@ -477,12 +479,12 @@ class TransformTests(OfflineTestCase):
     def test_pages_of_the_hub(self):
         """The hub's pages have all of the kubelet's pods, and never a part."""
         of_node = {"field_selector": "spec.nodeName=edge-1"}
-        self.keep("pods.v1.core", item("old", node="edge-1"), client=PAGES, **of_node)
+        self.store("pods.v1.core", item("old", node="edge-1"), client=PAGES, **of_node)
         target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
         agent = PAGES.encode()
-        self.keep_one("pods.v1.core", item("part", node="edge-1"))
+        self.store_one("pods.v1.core", item("part", node="edge-1"))
         self.assert_status(503, "ServiceUnavailable", "are not cached here", target, agent=agent)
-        self.keep("pods.v1.core", item("new", node="edge-1"), **of_node)
+        self.store("pods.v1.core", item("new", node="edge-1"), **of_node)
         self.assertEqual(["new"], self.names(target, agent=agent))
 
 
@@ -492,7 +494,7 @@ class FilterTests(OfflineTestCase):
     def setUp(self):
         """Hide b, and mark the others."""
         super().setUp()
-        self.keep("services.v1.core", item("a"), item("b"), item("c"))
+        self.store("services.v1.core", item("a"), item("b"), item("c"))
 
         def change(obj):
             obj["seen"] = True
@@ -502,13 +504,13 @@ class FilterTests(OfflineTestCase):
 
     def test_lists(self):
         """Hidden items are not in the list, the others are changed."""
-        _, content = self.ask_json("/api/v1/services", PROTOBUF)
+        _, content = self.get_json("/api/v1/services", PROTOBUF)
         self.assertEqual([True, True], [one["seen"] for one in content["items"]])
         self.assertEqual(["a", "c"], self.names("/api/v1/services"))
 
     def test_objects(self):
         """A hidden object is not found."""
-        _, content = self.ask_json("/api/v1/namespaces/n/services/a")
+        _, content = self.get_json("/api/v1/namespaces/n/services/a")
         self.assertTrue(content["seen"])
         self.assert_status(404, "NotFound", "", "/api/v1/namespaces/n/services/b")
 

@@ -57,13 +57,13 @@ class FailureTests(OfflineTestCase):
         ):
             method, body, *fields = how
             self.patch(self.cache, read, lambda *key: fail(CacheFailed("the disk is broken")))
-            status, _, content = self.ask(target, *fields, method=method, body=body)
+            status, _, content = self.send_request(target, *fields, method=method, body=body)
             self.assertEqual(503, status)
             self.assertIn(b"the disk is broken", content, target)
 
     def test_lists_that_break_off(self):
         """A list that cannot be read completely is aborted, and is not logged as a defect."""
-        self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
+        self.store("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
         break_lists(self)
         connection = self.server.connect()
         connection.receive(request(b"/api/v1/services", b"User-Agent: kubelet"))
@@ -95,7 +95,7 @@ class FailureTests(OfflineTestCase):
         self.assertEqual({("create", "none"): 1}, dict(self.offline.responses))
 
 
-class KeptOnlyTests(OfflineTestCase):
+class CachedOnlyTests(OfflineTestCase):
     """Requests to which the API may still respond."""
 
     if_kept = True
@@ -109,10 +109,10 @@ class KeptOnlyTests(OfflineTestCase):
 
     def test_kept(self):
         """Cached data is served, and counted."""
-        self.keep("services.v1.core", item("a"))
+        self.store("services.v1.core", item("a"))
         self.store_document("/version", b"{}")
         for target in (TARGET, "/api/v1/services", "/version"):
-            self.assertEqual(200, self.ask(target)[0])
+            self.assertEqual(200, self.send_request(target)[0])
         self.assertEqual([True] * 3, self.found)
         counts = {("get", "200"): 2, ("list", "200"): 1}
         self.assertEqual(counts, self.offline.responses)
@@ -121,7 +121,7 @@ class KeptOnlyTests(OfflineTestCase):
         """If it is not cached, or not for this caller, nothing is sent."""
         for target in (TARGET, "/api/v1/services", "/version"):
             self.assert_silent(target)
-        self.keep("services.v1.core", item("b"))
+        self.store("services.v1.core", item("b"))
         self.assert_silent(TARGET)
         self.assert_silent("/api/v1/services?resourceVersion=999")
         self.assert_silent("/api/v1/services", b"Authorization: Bearer abc")
@@ -133,7 +133,7 @@ class KeptOnlyTests(OfflineTestCase):
 
     def test_lists_that_break_off(self):
         """A response that has begun is aborted."""
-        self.keep("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
+        self.store("services.v1.core", *(item(f"s{n:04}", data="x" * 1000) for n in range(1000)))
         break_lists(self)
         self.assertTrue(self.open("/api/v1/services").aborted)
         self.assertEqual([True], self.found)
@@ -151,11 +151,11 @@ class MetricTests(OfflineTestCase):
 
     def test_metrics(self):
         """Responses are counted by verb and status, and watches while they are open."""
-        self.keep("services.v1.core", item("a"))
+        self.store("services.v1.core", item("a"))
         for _ in range(2):
-            self.ask(TARGET)
-        self.ask(TARGET, method=b"DELETE")
-        self.ask("/version")
+            self.send_request(TARGET)
+        self.send_request(TARGET, method=b"DELETE")
+        self.send_request("/version")
         self.open("/api/v1/services?watch=1")
         samples = {
             (

@@ -49,7 +49,7 @@ class BeginningTests(WatchTestCase):
     def setUp(self):
         """Cache two Services."""
         super().setUp()
-        self.keep("services.v1.core", item("a", labels={"app": "web"}), item("b"), version=7)
+        self.store("services.v1.core", item("a", labels={"app": "web"}), item("b"), version=7)
 
     def test_from_the_beginning(self):
         """Without a version, or at version 0, all objects are ADDED, and the watch stays open."""
@@ -88,8 +88,8 @@ class BeginningTests(WatchTestCase):
 
     def test_initial_events_by_name(self):
         """For an object that was only read, this end and later bookmarks have its version."""
-        self.keep_one("configmaps.v1.core", item("a", 50))
-        self.keep("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
+        self.store_one("configmaps.v1.core", item("a", 50))
+        self.store("configmaps.v1.core", item("b", 900, "m"), version=900, namespace="m")
         connection = self.open(
             "/api/v1/namespaces/n/configmaps?watch=true&fieldSelector=metadata.name%3Da"
             "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true"
@@ -115,14 +115,14 @@ class BeginningTests(WatchTestCase):
 
     def test_kubelets_pods(self):
         """A watch does not tell the kubelet that there are no pods, either."""
-        self.keep("pods.v1.core")
+        self.store("pods.v1.core")
         self.assert_status(404, "NotFound", "never listed", "/api/v1/pods?watch=1")
 
     def test_protobuf(self):
         """A watch has the best form with cached data."""
         metadata = encode_bytes(1, b"a") + encode_bytes(6, b"1")
         one = Item("", "a", "1", {}, "", encode_bytes(1, metadata))
-        self.keep("nodes.v1.core", one, form="protobuf")
+        self.store("nodes.v1.core", one, form="protobuf")
         accept = b"Accept: application/vnd.kubernetes.protobuf;stream=watch,application/json"
         connection = self.open("/api/v1/nodes?watch=1", accept)
         ((_, headers, body, _),) = responses(connection.sent + b"0\r\n\r\n", b"GET")
@@ -146,12 +146,12 @@ class BeginningTests(WatchTestCase):
 
     def test_head(self):
         """The response to HEAD ends."""
-        self.assertEqual(200, self.ask(WATCH, method=b"HEAD")[0])
+        self.assertEqual(200, self.send_request(WATCH, method=b"HEAD")[0])
 
     def test_slow_clients(self):
         """Objects are sent no faster than the client reads; then the watch stays open."""
         many = (item(f"s{n:04}", data="x" * 1000) for n in range(2000))
-        self.keep("services.v1.core", *many, version=8)
+        self.store("services.v1.core", *many, version=8)
         connection = self.server.connect()
         connection.receive(request(WATCH.encode(), b"User-Agent: kubelet"))
         self.assertEqual(1, self.cache.listed)
@@ -164,13 +164,13 @@ class BeginningTests(WatchTestCase):
         self.assertEqual(1, len(self.offline.open_watches))
 
 
-class ParkedTests(WatchTestCase):
+class OpenWatchTests(WatchTestCase):
     """The duration and the end of watches."""
 
     def setUp(self):
         """Cache a Service."""
         super().setUp()
-        self.keep("services.v1.core", item("a"), version=7)
+        self.store("services.v1.core", item("a"), version=7)
 
     def test_time_out(self):
         """A watch ends after the client's timeout."""

@@ -35,7 +35,7 @@ class WholeAnswerTests(StalledTestCase):
         """They are streamed no faster than their clients read."""
         document = bytes(range(256)) * 4000
         self.store_document(OPENAPI, document)
-        self.keep_one("configmaps.v1.core", item("a", data="x" * 1_000_000))
+        self.store_one("configmaps.v1.core", item("a", data="x" * 1_000_000))
         for target in (OPENAPI, ONE):
             connection = self.stalled(target)
             while self.waiting(connection):
@@ -51,7 +51,7 @@ class WholeAnswerTests(StalledTestCase):
     def test_head(self):
         """A response to HEAD has no body, and does not count."""
         self.store_document(OPENAPI, bytes(100_000))
-        status, fields, body = self.ask(OPENAPI, method=b"HEAD")
+        status, fields, body = self.send_request(OPENAPI, method=b"HEAD")
         self.assertEqual((200, b"100000", b""), (status, fields[b"content-length"], body))
 
     def test_bound(self):
@@ -61,9 +61,9 @@ class WholeAnswerTests(StalledTestCase):
         first, _ = self.stalled(OPENAPI), self.stalled(OPENAPI)
         status = self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
         self.assertEqual(1, status["details"]["retryAfterSeconds"])
-        self.assertEqual(200, self.ask("/version")[0])
+        self.assertEqual(200, self.send_request("/version")[0])
         first.abortConnection()
-        self.assertEqual(200, self.ask(OPENAPI)[0])
+        self.assertEqual(200, self.send_request(OPENAPI)[0])
 
     def test_pods(self):
         """A pod may use as much as it leaves free; the node has a limit of its own."""
@@ -72,7 +72,7 @@ class WholeAnswerTests(StalledTestCase):
         self.stalled(OPENAPI)
         self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
         for self.share_holder in ("10.0.0.2", None):
-            self.assertEqual(200, self.ask(OPENAPI)[0])
+            self.assertEqual(200, self.send_request(OPENAPI)[0])
 
     def test_time(self):
         """A client that does not read for too long is disconnected, which releases its share."""
@@ -81,7 +81,7 @@ class WholeAnswerTests(StalledTestCase):
         self.clock.advance(READ_TIMEOUT - 1)
         self.assert_status(503, "ServiceUnavailable", "too much", OPENAPI)
         self.clock.advance(1)
-        self.assertEqual(200, self.ask(OPENAPI)[0])
+        self.assertEqual(200, self.send_request(OPENAPI)[0])
         self.assertNotIn(None, [connection.closed_with for connection in stalled])
 
 
@@ -90,39 +90,39 @@ class ListTests(StalledTestCase):
 
     def test_pods(self):
         """A pod may read as many as it leaves free, and one more when one has ended."""
-        self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
+        self.store("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
         self.share_holder = "10.0.0.1"
         targets = ("/api/v1/services", "/api/v1/services?watch=1")
         stalled = [self.stalled(targets[n % 2]) for n in range(MAX_CONCURRENT_READS // 2)]
         for target in targets:
             self.assert_status(503, "ServiceUnavailable", "too many lists", target)
         for self.share_holder in ("10.0.0.2", None):
-            self.assertEqual(200, self.ask(targets[0])[0])
+            self.assertEqual(200, self.send_request(targets[0])[0])
         self.share_holder = "10.0.0.1"
         stalled.pop().abortConnection()
-        self.assertEqual(200, self.ask(targets[0])[0])
+        self.assertEqual(200, self.send_request(targets[0])[0])
         for connection in stalled:
             connection.abortConnection()
 
     def test_all_pods(self):
         """A pod without any read can read one, however many the others read."""
-        self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
+        self.store("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
         stalled = []
         for n in range(MAX_CONCURRENT_READS + 2):
             self.share_holder = f"10.0.0.{n}"
             stalled.append(self.stalled("/api/v1/services"))
         self.assert_status(503, "ServiceUnavailable", "too many lists", "/api/v1/services")
         self.share_holder = "10.0.1.1"
-        self.assertEqual(200, self.ask("/api/v1/services")[0])
+        self.assertEqual(200, self.send_request("/api/v1/services")[0])
         for connection in stalled:
             connection.abortConnection()
 
     def test_time(self):
         """A pod that does not read for too long is disconnected, and its reads no longer count."""
-        self.keep("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
+        self.store("services.v1.core", *[item(f"s{n:03}", data="x" * 1000) for n in range(500)])
         self.share_holder = "10.0.0.1"
         targets = ("/api/v1/services", "/api/v1/services?watch=1")
         stalled = [self.stalled(targets[n % 2]) for n in range(MAX_CONCURRENT_READS // 2)]
         self.clock.advance(READ_TIMEOUT)
-        self.assertEqual(200, self.ask(targets[0])[0])
+        self.assertEqual(200, self.send_request(targets[0])[0])
         self.assertNotIn(None, [connection.closed_with for connection in stalled])

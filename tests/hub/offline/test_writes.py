@@ -24,12 +24,12 @@ PROTOBUF = b"Content-Type: application/vnd.kubernetes.protobuf"
 EVENT = TypeMeta("v1", "Event")
 
 
-class RefusedTests(OfflineTestCase):
+class RejectedTests(OfflineTestCase):
     """Rejected writes."""
 
     def test_writes(self):
         """No write is reported as done; the response has Retry-After."""
-        self.keep("pods.v1.core", item("p"))
+        self.store("pods.v1.core", item("p"))
         for method, target in (
             (b"POST", "/api/v1/namespaces/n/pods"),
             (b"PUT", POD),
@@ -45,8 +45,8 @@ class RefusedTests(OfflineTestCase):
                 503, "ServiceUnavailable", "was not done", target, method=method, body=b"{}"
             )
             self.assertEqual(1, status["details"]["retryAfterSeconds"])
-        self.assertEqual(b"1", self.ask(POD, method=b"DELETE")[1][b"retry-after"])
-        self.assertEqual(200, self.ask(POD)[0])
+        self.assertEqual(b"1", self.send_request(POD, method=b"DELETE")[1][b"retry-after"])
+        self.assertEqual(200, self.send_request(POD)[0])
 
     def test_connections_to_pods(self):
         """Logs and commands need the API."""
@@ -78,13 +78,13 @@ class NodeTests(OfflineTestCase):
 
     def create(self, **more):
         """Create it."""
-        return self.ask_json("/api/v1/nodes", method=b"POST", body=b"{}", **more)
+        return self.get_json("/api/v1/nodes", method=b"POST", body=b"{}", **more)
 
     def test_a_node_that_is_known(self):
         """A cached Node exists already, as the API would respond, and can be read."""
         for form in ("json", "protobuf"):
             self.setUp()
-            self.keep_one("nodes.v1.core", item("edge-1", namespace=""), form=form)
+            self.store_one("nodes.v1.core", item("edge-1", namespace=""), form=form)
             status, content = self.create()
             self.assertEqual((409, "AlreadyExists"), (status, content["reason"]))
             self.assertEqual({"name": "edge-1", "kind": "nodes"}, content["details"])
@@ -95,14 +95,14 @@ class NodeTests(OfflineTestCase):
 
     def test_others(self):
         """No other client can create this Node."""
-        self.keep_one("nodes.v1.core", item("edge-1", namespace=""))
+        self.store_one("nodes.v1.core", item("edge-1", namespace=""))
         self.assertEqual(503, self.create(agent=b"kubectl/v1")[0])
 
 
 class EventTests(OfflineTestCase):
     """Events that are created."""
 
-    def kept(self):
+    def stored_events(self):
         """Return the stored Events."""
         return self.successResultOf(self.cache.stored_events(99))
 
@@ -110,7 +110,7 @@ class EventTests(OfflineTestCase):
         """Create an Event."""
         if isinstance(body, dict):
             body = json.dumps(body).encode()
-        return self.ask(target, *fields, method=b"POST", body=body)
+        return self.send_request(target, *fields, method=b"POST", body=body)
 
     def test_json(self):
         """It is stored as received, and the response is that of a creation."""
@@ -121,7 +121,7 @@ class EventTests(OfflineTestCase):
         for target in (EVENTS, "/apis/events.k8s.io/v1/namespaces/n/events"):
             status, _, body = self.create(event, b"Content-Type: application/json", target=target)
             self.assertEqual((201, event), (status, json.loads(body)))
-            kept = self.kept()[-1]
+            kept = self.stored_events()[-1]
             self.assertEqual((target, "application/json", ""), (kept.path, *kept[2::2]))
             self.assertEqual(event, json.loads(kept.body))
         self.assertEqual(2, self.offline.events.stored)
@@ -133,7 +133,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual(201, status)
         self.assertRegex(metadata["name"], "^e-.+")
         self.assertEqual("2025-06-15T15:06:40Z", metadata["creationTimestamp"])
-        self.assertEqual(metadata, json.loads(self.kept()[0].body)["metadata"])
+        self.assertEqual(metadata, json.loads(self.stored_events()[0].body)["metadata"])
 
     def test_protobuf(self):
         """In protobuf it is stored as received."""
@@ -141,14 +141,14 @@ class EventTests(OfflineTestCase):
         status, fields, answer = self.create(body, PROTOBUF)
         self.assertEqual((201, body), (status, answer))
         self.assertEqual(PROTOBUF.partition(b": ")[2], fields[b"content-type"])
-        self.assertEqual(body, self.kept()[0].body)
+        self.assertEqual(body, self.stored_events()[0].body)
 
     def test_parameters_of_content_types(self):
         """The parameters of its ``Content-Type``, which do not count, are not stored."""
         for said in (b"application/json;x=" + b"y" * 4000, b"Application/JSON; charset=utf-8"):
             status, fields, _ = self.create({"metadata": {"name": "e"}}, b"Content-Type: " + said)
             self.assertEqual((201, b"application/json"), (status, fields[b"content-type"]))
-            self.assertEqual("application/json", self.kept()[-1].content_type)
+            self.assertEqual("application/json", self.stored_events()[-1].content_type)
 
     def test_long(self):
         """No accepted Event blocks others for long."""
@@ -171,7 +171,7 @@ class EventTests(OfflineTestCase):
         ):
             self.assertEqual(400, self.create(body, *fields)[0], body)
         self.assertEqual(415, self.create(b"a: b", b"Content-Type: application/yaml")[0])
-        self.assertEqual([], self.kept())
+        self.assertEqual([], self.stored_events())
 
     def test_what_happens_again(self):
         """A patch of an Event gets 404, so its recorder creates a new one."""
@@ -185,31 +185,33 @@ class EventTests(OfflineTestCase):
         token = service_account_token("n", "web")
         self.accept(token)
         self.create({"metadata": {"name": "e"}}, b"Authorization: Bearer " + token.encode())
-        self.assertEqual(token, self.kept()[0].token)
+        self.assertEqual(token, self.stored_events()[0].token)
 
-    def refused(self, status, text, *fields, target=EVENTS):
+    def assert_rejected(self, status, text, *fields, target=EVENTS):
         """Assert that an Event is rejected, and not stored."""
-        before = len(self.kept())
+        before = len(self.stored_events())
         found, _, body = self.create({"metadata": {"name": "e"}}, *fields, target=target)
         self.assertEqual(status, found)
         self.assertIn(text, json.loads(body)["message"])
-        self.assertEqual(before, len(self.kept()))
+        self.assertEqual(before, len(self.stored_events()))
 
     def test_placeholders(self):
         """An Event with a token that the API does not know is rejected."""
         token, _ = self.tokens.issue("n", "web", [])
-        self.refused(503, "which the API does not know", b"Authorization: Bearer " + token.encode())
+        self.assert_rejected(
+            503, "which the API does not know", b"Authorization: Bearer " + token.encode()
+        )
 
     def test_dry_runs(self):
         """A dry run is not sent later as a real write."""
         for query in ("dryRun=All", "pretty=true&dryRun=All"):
-            self.refused(503, "was not done", target=f"{EVENTS}?{query}")
+            self.assert_rejected(503, "was not done", target=f"{EVENTS}?{query}")
 
     def test_namespaces(self):
         """An invalid namespace is rejected, because the Event could never be sent."""
         for namespace in ("a%20b", "%C3%A9", "A", "a.b", "-a", "a" * 64):
-            self.refused(400, "DNS label", target=f"/api/v1/namespaces/{namespace}/events")
-        self.refused(400, "DNS label", target="/api/v1/events")
+            self.assert_rejected(400, "DNS label", target=f"/api/v1/namespaces/{namespace}/events")
+        self.assert_rejected(400, "DNS label", target="/api/v1/events")
 
     def test_shares(self):
         """A service account cannot evict the Events of others during an outage."""
@@ -233,7 +235,7 @@ class EventTests(OfflineTestCase):
         field = b"Authorization: Bearer " + token.encode()
         found = [self.create({"metadata": {"name": "e"}}, field)[0] for _ in range(640)]
         self.assertEqual({201: 625, 503: 15}, Counter(found))
-        self.refused(503, "n:loud use the whole share", field)
+        self.assert_rejected(503, "n:loud use the whole share", field)
 
     def test_shares_are_of_what_is_kept(self):
         """The stored size counts: with an added time, non-ASCII text is twice as long."""
@@ -244,7 +246,7 @@ class EventTests(OfflineTestCase):
         field = b"Authorization: Bearer " + token.encode()
         found = [self.create(body, field)[0] for _ in range(10)]
         self.assertEqual([201] * 8 + [503] * 2, found)
-        self.assertLessEqual(sum(len(event.body) for event in self.kept()), OWNER_SHARE)
+        self.assertLessEqual(sum(len(event.body) for event in self.stored_events()), OWNER_SHARE)
 
     def test_tokens_count(self):
         """The token counts, too: a long one takes more than a short body."""
@@ -261,13 +263,13 @@ class EventTests(OfflineTestCase):
         body = b'{"metadata":{"name":"e","creationTimestamp":"2025-06-15T15:06:40Z"}}'
         self.body = body
         self.assertEqual(201, self.create(b"")[0])
-        self.assertEqual(body, self.kept()[0].body)
+        self.assertEqual(body, self.stored_events()[0].body)
 
     def test_long_bodies_that_were_read(self):
         """A body that is too long is rejected in this case, too."""
         self.body = b'{"metadata":{"name":"e"}}'.ljust(MAX_BODY + 1)
         self.assertEqual(413, self.create(b"")[0])
-        self.assertEqual(0, len(self.kept()))
+        self.assertEqual(0, len(self.stored_events()))
 
     def test_when_nothing_can_be_kept(self):
         """If nothing can be written to disk, no Event is accepted."""
@@ -287,7 +289,7 @@ class EventTests(OfflineTestCase):
         token = service_account_token("n", "web")
         self.accept(token)
         self.cache.is_crowded = True
-        self.refused(503, "there is no room", b"Authorization: Bearer " + token.encode())
+        self.assert_rejected(503, "there is no room", b"Authorization: Bearer " + token.encode())
         self.assertEqual(201, self.create({"metadata": {"name": "e"}})[0])
 
 
@@ -299,7 +301,7 @@ class TokenReviewTests(OfflineTestCase):
     def review(self, spec, *fields, **more):
         """Return the status of a review."""
         body = spec if isinstance(spec, bytes) else json.dumps({"spec": spec}).encode()
-        status, content = self.ask_json(REVIEWS, *fields, method=b"POST", body=body, **more)
+        status, content = self.get_json(REVIEWS, *fields, method=b"POST", body=body, **more)
         self.assertEqual((201, "TokenReview"), (status, content["kind"]), content)
         return content["status"]
 
@@ -353,7 +355,7 @@ class TokenReviewTests(OfflineTestCase):
         surrogate = b'{"spec": {"token": "\\ud800"}}'
         for body, *fields in ((b"x",), (b"x", PROTOBUF), (surrogate,)):
             self.assert_status(
-                400, "BadRequest", "no TokenReview", REVIEWS, *fields, method=b"POST", body=body
+                400, "BadRequest", "not a TokenReview", REVIEWS, *fields, method=b"POST", body=body
             )
 
     def test_others(self):
@@ -373,7 +375,7 @@ class TokenRequestTests(OfflineTestCase):
     def request(self, spec, *fields):
         """Return the status and content of a TokenRequest."""
         body = spec if isinstance(spec, bytes) else json.dumps({"spec": spec}).encode()
-        return self.ask_json(ACCOUNT_TOKEN, *fields, method=b"POST", body=body)
+        return self.get_json(ACCOUNT_TOKEN, *fields, method=b"POST", body=body)
 
     def check(self, status, content):
         """Assert that the response is a placeholder for the account."""
@@ -385,7 +387,7 @@ class TokenRequestTests(OfflineTestCase):
 
     def test_a_pod_of_the_node(self):
         """The kubelet gets a placeholder for the account of a known pod."""
-        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        self.store_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         self.check(*self.request(self.SPEC))
         bound = encode_bytes(1, b"Pod") + encode_bytes(3, b"p")
         message = encode_bytes(2, encode_bytes(3, bound))
@@ -395,27 +397,27 @@ class TokenRequestTests(OfflineTestCase):
     def test_a_pod_in_protobuf(self):
         """The account is also read from a pod in protobuf."""
         pod = encode_bytes(1, encode_bytes(1, b"p")) + encode_bytes(2, encode_bytes(8, b"web"))
-        self.keep_one("pods.v1.core", Item("n", "p", "1", {}, "", pod), form="protobuf")
+        self.store_one("pods.v1.core", Item("n", "p", "1", {}, "", pod), form="protobuf")
         self.check(*self.request(self.SPEC))
 
     def test_a_pod_in_both_forms(self):
         """The newer form counts: the other is from before the kubelet changed its form."""
         pod = encode_bytes(1, encode_bytes(1, b"p")) + encode_bytes(2, encode_bytes(8, b"other"))
         for version, status in (("4", 201), ("6", 403)):
-            self.keep_one("pods.v1.core", Item("n", "p", version, {}, "", pod), form="protobuf")
-            self.keep_one("pods.v1.core", item("p", 5, spec={"serviceAccountName": "web"}))
+            self.store_one("pods.v1.core", Item("n", "p", version, {}, "", pod), form="protobuf")
+            self.store_one("pods.v1.core", item("p", 5, spec={"serviceAccountName": "web"}))
             self.assertEqual(status, self.request(self.SPEC)[0], version)
 
     def test_audiences(self):
         """The token has the requested audiences."""
-        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        self.store_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         status, content = self.request({**self.SPEC, "audiences": ["vault"]})
         self.assertEqual((201, ["vault"]), (status, content["spec"]["audiences"]))
         self.assertIsNone(self.tokens.owner(content["status"]["token"]))
 
     def test_accounts_of_others(self):
         """There is no token for an account that no pod of this node uses."""
-        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "other"}))
+        self.store_one("pods.v1.core", item("p", spec={"serviceAccountName": "other"}))
         for spec in (
             self.SPEC,
             {},
@@ -434,7 +436,7 @@ class TokenRequestTests(OfflineTestCase):
 
     def test_others(self):
         """Only the node itself may request tokens."""
-        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        self.store_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         token = service_account_token("n", "web")
         self.accept(token)
         status, _ = self.request(self.SPEC, b"Authorization: Bearer " + token.encode())
@@ -448,7 +450,7 @@ class SwitchedOffTests(OfflineTestCase):
 
     def test_token_requests(self):
         """TokenRequests are rejected like other writes."""
-        self.keep_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
+        self.store_one("pods.v1.core", item("p", spec={"serviceAccountName": "web"}))
         body = json.dumps({"spec": TokenRequestTests.SPEC}).encode()
         self.assert_status(
             503, "ServiceUnavailable", "was not done", ACCOUNT_TOKEN, method=b"POST", body=body

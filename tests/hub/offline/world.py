@@ -110,7 +110,7 @@ class OfflineTestCase(SynchronousTestCase):
         )
         self.offline.startService()
         self.addCleanup(self.stop)
-        self.server.handler.answer = self.answer
+        self.server.handler.answer = self.respond
 
     def stop(self):
         """Stop it; nothing may be left."""
@@ -121,7 +121,7 @@ class OfflineTestCase(SynchronousTestCase):
         self.sent.append(event)
         return self.send(event)
 
-    def answer(self, exchange):
+    def respond(self, exchange):
         """Serve a request like the hub's listeners."""
         head = exchange.head
         request, caller = parse_request(head), caller_of(head, self.local)
@@ -133,13 +133,13 @@ class OfflineTestCase(SynchronousTestCase):
 
     # -- the cache -----------------------------------------------------------------------------
 
-    def keep(self, resource, *items, version=5, client="kubelet", form="json", **scope):
+    def store(self, resource, *items, version=5, client="kubelet", form="json", **scope):
         """Cache a complete list."""
         listing = self.cache.begin_list(Scope(collection(client, resource, form), **scope), "")
         listing.add(items)
         listing.complete(ListMeta(TYPES[resource], str(version)))
 
-    def keep_one(self, resource, one, client="kubelet", form="json"):
+    def store_one(self, resource, one, client="kubelet", form="json"):
         """Cache an object."""
         self.cache.upsert(collection(client, resource, form), TYPES[resource], one)
 
@@ -163,28 +163,28 @@ class OfflineTestCase(SynchronousTestCase):
         settle(self.clock, connection)
         return connection
 
-    def ask(self, target, *fields, method=b"GET", **more):
+    def send_request(self, target, *fields, method=b"GET", **more):
         """Return the status, fields and body of a response."""
         connection = self.open(target, *fields, method=method, **more)
         closed = connection.closed_with is not None
         ((status, headers, body, _),) = responses(connection.sent, method, closed=closed)
         return status, headers, body
 
-    def ask_json(self, target, *fields, **more):
+    def get_json(self, target, *fields, **more):
         """Return the status and content of a response in JSON."""
-        status, headers, body = self.ask(target, *fields, **more)
+        status, headers, body = self.send_request(target, *fields, **more)
         self.assertEqual(b"application/json", headers[b"content-type"])
         return status, json.loads(body)
 
     def names(self, target, *fields, **more):
         """Return the names in a list; the response must be one."""
-        status, content = self.ask_json(target, *fields, **more)
+        status, content = self.get_json(target, *fields, **more)
         self.assertEqual(200, status, content)
         return [one["metadata"]["name"] for one in content["items"]]
 
     def assert_status(self, status, reason, text, target, *fields, **more):
         """Assert that the response is a ``Status``; return it."""
-        found, content = self.ask_json(target, *fields, **more)
+        found, content = self.get_json(target, *fields, **more)
         self.assertEqual("Status", content["kind"], content)
         self.assertEqual((status, reason), (found, content["reason"]), content)
         self.assertEqual(status, content["code"])

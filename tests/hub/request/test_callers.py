@@ -52,7 +52,7 @@ class CallerTests(SynchronousTestCase):
         self.assertEqual(Caller("a", "secret", False), found)
         self.assertNotIn("secret", repr(found))
 
-    def test_keeping(self):
+    def test_caching(self):
         """``Edge-Cache: true`` requests caching."""
         self.assertTrue(caller((b"Edge-Cache", b"True")).wants_caching)
         self.assertTrue(

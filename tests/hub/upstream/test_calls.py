@@ -36,11 +36,12 @@ class OwnerTests(PlayedServers):
         for answered, status in (*passing, (403, 401), (404, 401)):
             sent = self.calls.send_event(self.event)
             self.settle()
-            self.answer(401, number=0)
+            self.respond(401, number=0)
             self.assertEqual(
-                "POST /apis/authorization.k8s.io/v1/subjectaccessreviews", self.asked()[0]
+                "POST /apis/authorization.k8s.io/v1/subjectaccessreviews",
+                self.received_request()[0],
             )
-            self.answer(answered)
+            self.respond(answered)
             self.assertEqual(status, self.successResultOf(sent), answered)
 
 
@@ -56,15 +57,15 @@ class SameNameTests(PlayedServers):
         event = StoredEvent(1, self.path, "application/json", body, token, owner)
         sent = self.calls.send_event(event)
         self.settle()
-        self.assertEqual(f"POST {self.path}", self.asked()[0])
-        self.answer(409)
+        self.assertEqual(f"POST {self.path}", self.received_request()[0])
+        self.respond(409)
         return sent
 
-    def there(self, status=200, **told):
+    def respond_with_event(self, status=200, **told):
         """Respond with the existing Event to a request that all recorders may send."""
-        self.assertEqual((f"PATCH {self.path}/web.1", b"{}"), self.asked())
+        self.assertEqual((f"PATCH {self.path}/web.1", b"{}"), self.received_request())
         metadata = {"name": "web.1", "resourceVersion": "7"}
-        self.answer(status, json.dumps({"metadata": metadata, **told}).encode())
+        self.respond(status, json.dumps({"metadata": metadata, **told}).encode())
 
     def test_what_happened_again(self):
         """The API's Event gets the highest count and the latest time.
@@ -72,8 +73,8 @@ class SameNameTests(PlayedServers):
         The patch fails if a recorder has changed the Event meanwhile.
         """
         sent = self.send(count=3, lastTimestamp="2025-06-15T15:03:00Z", message="m", reason="r")
-        self.there(count=1, lastTimestamp="2025-06-15T15:01:00Z", message="m")
-        line, body = self.asked()
+        self.respond_with_event(count=1, lastTimestamp="2025-06-15T15:01:00Z", message="m")
+        line, body = self.received_request()
         self.assertEqual(f"PATCH {self.path}/web.1", line)
         self.assertEqual(
             {
@@ -85,58 +86,58 @@ class SameNameTests(PlayedServers):
             json.loads(body),
         )
         self.assertIn(b"application/merge-patch+json", self.connections.played[0].sent)
-        self.answer(200)
+        self.respond(200)
         self.assertEqual(409, self.successResultOf(sent))
 
     def test_what_is_known(self):
         """Occurrences that the API has already, or newer ones, are not changed."""
         for count in (3, 9):
             sent = self.send(count=3, lastTimestamp="2025-06-15T15:03:00Z")
-            self.there(count=count, lastTimestamp="2025-06-15T15:03:00Z")
+            self.respond_with_event(count=count, lastTimestamp="2025-06-15T15:03:00Z")
             self.assertEqual(409, self.successResultOf(sent))
 
     def test_a_changed_one(self):
         """An Event that was changed meanwhile is retried later."""
         sent = self.send(count=3)
-        self.there(count=1)
-        self.answer(409)
+        self.respond_with_event(count=1)
+        self.respond(409)
         self.assertIsNone(self.successResultOf(sent))
 
     def test_not_now(self):
         """A temporary failure is retried later; a deleted Event is created again."""
         for status in (404, 429, 500, 503):
             sent = self.send(count=3)
-            self.there(status)
+            self.respond_with_event(status)
             self.assertIsNone(self.successResultOf(sent), status)
             if status != 404:
                 sent = self.send(count=3)
-                self.there(count=1)
-                self.answer(status)
+                self.respond_with_event(count=1)
+                self.respond(status)
                 self.assertIsNone(self.successResultOf(sent), status)
 
     def test_not_allowed(self):
         """An Event of an owner that may create but not patch counts as sent."""
         for status in (400, 403, 405, 422):
             sent = self.send(count=3)
-            self.there(status)
+            self.respond_with_event(status)
             self.assertEqual(409, self.successResultOf(sent), status)
         sent = self.send(count=3)
-        self.assertEqual(f"PATCH {self.path}/web.1", self.asked()[0])
-        self.answer(200, b"<html>")
+        self.assertEqual(f"PATCH {self.path}/web.1", self.received_request()[0])
+        self.respond(200, b"<html>")
         self.assertEqual(409, self.successResultOf(sent))
 
     def test_whose_token_has_ended(self):
         """The node patches it for an account that may patch Events."""
         sent = self.send("abc", count=3)
-        self.answer(401)
-        review, body = self.asked()
+        self.respond(401)
+        review, body = self.received_request()
         self.assertEqual("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", review)
         attributes = json.loads(body)["spec"]["resourceAttributes"]
         self.assertEqual(
             {"verb": "patch", "group": "", "resource": "events", "namespace": "x"}, attributes
         )
-        self.answer(201, b'{"status":{"allowed":true}}')
-        self.there(count=3)
+        self.respond(201, b'{"status":{"allowed":true}}')
+        self.respond_with_event(count=3)
         self.assertEqual(409, self.successResultOf(sent))
         self.assertEqual([("a", False), ("a", True)], self.connections.keys)
 
@@ -149,18 +150,18 @@ class UserTests(PlayedServers):
         asked = self.calls.user_of("abc")
         self.settle()
         if answer:
-            self.answer(*answer)
+            self.respond(*answer)
         return asked
 
     def test_known(self):
         """The review is created with the token, on a connection without the node's certificate."""
         asked = self.send()
-        line, body = self.asked()
+        line, body = self.received_request()
         self.assertEqual(f"POST {REVIEWS}", line)
         self.assertEqual("SelfSubjectReview", json.loads(body)["kind"])
         self.assertIn(b"\r\nAuthorization: Bearer abc\r\n", self.connections.played[-1].sent)
         self.assertEqual([("a", False)], self.connections.keys)
-        self.answer(201, review(username="system:serviceaccount:n:web"))
+        self.respond(201, review(username="system:serviceaccount:n:web"))
         self.assertEqual("system:serviceaccount:n:web", self.successResultOf(asked))
 
     def test_refused(self):
@@ -197,31 +198,31 @@ class UserTests(PlayedServers):
             (404, [], ""),
         ):
             asked = self.send(status, b"{}", 0)
-            line, body = self.asked()
+            line, body = self.received_request()
             self.assertEqual("POST /apis/authentication.k8s.io/v1/tokenreviews", line)
             self.assertEqual({"token": "abc"}, json.loads(body)["spec"])
-            self.answer(201, json.dumps({"status": answer}).encode())
+            self.respond(201, json.dumps({"status": answer}).encode())
             self.assertEqual(owner, self.successResultOf(asked), answer)
         self.assertEqual([("a", False), ("a", True)], self.connections.keys)
 
     def test_no_reviews_at_all(self):
         """If the node may not create reviews, either, the owner is unknown."""
         asked = self.send(404)
-        self.answer(403)
+        self.respond(403)
         self.assertEqual("", self.successResultOf(asked))
 
     def test_connections_that_were_kept(self):
         """Idle connections may all have been closed, so the retry uses a new one."""
         first, second = self.send(), self.send()
         for number, asked in enumerate((first, second)):
-            self.answer(201, review(username="a"), number)
+            self.respond(201, review(username="a"), number)
             self.assertEqual("a", self.successResultOf(asked))
         asked = self.send()
         [used] = [each for each in self.connections.played if len(each.sent) > each.seen]
         used.break_off(ConnectionLost())
         self.settle()
         self.assertEqual(3, len(self.connections.played))
-        self.answer(201, review(username="a"))
+        self.respond(201, review(username="a"))
         self.assertEqual("a", self.successResultOf(asked))
 
     def test_unreachable(self):

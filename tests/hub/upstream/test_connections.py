@@ -52,7 +52,7 @@ class ConnectionsTests(TestCase):
         self.issuer = Issuer.make(self)
         self.reactor = DirectReactor(reactor)
         self.handler = Handler()
-        self.handler.answer = self.tell_client
+        self.handler.answer = self.respond_with_client
         self.factory = HTTPFactory(reactor, self.handler, ServerSettings())
         self.addCleanup(self.factory.close)
         self.server = self.listen(self.issuer.server("localhost"))
@@ -71,7 +71,7 @@ class ConnectionsTests(TestCase):
         self.addCleanup(port.stopListening)
         return Server("localhost", port.getHost().port)
 
-    def tell_client(self, exchange):
+    def respond_with_client(self, exchange):
         """Respond with the name in the client's certificate."""
         certificate = peer_certificate(exchange.transport)
         name = "nobody" if certificate is None else certificate.subject.rfc4514_string()
@@ -82,7 +82,7 @@ class ConnectionsTests(TestCase):
         connection = await maybeDeferred(self.connections.take, server or self.server, as_node)
         return (await fetch(connection, b"GET", b"/", [(b"Host", b"api")])).body.decode()
 
-    async def refused(self, server):
+    async def assert_rejected(self, server):
         """Return the error of a connection."""
         failure = await self.assertFailure(
             maybeDeferred(self.connections.take, server, True), RequestFailed
@@ -110,33 +110,33 @@ class ConnectionsTests(TestCase):
     async def test_other_name(self):
         """A server with a certificate for another name is rejected, with the name."""
         server = self.listen(self.issuer.server("other.test"))
-        self.assertIn("other.test", await self.refused(server))
+        self.assertIn("other.test", await self.assert_rejected(server))
 
     async def test_other_authority(self):
         """So is one of another authority."""
         server = self.listen(Issuer.make(self).server("localhost"))
-        self.assertIn("not from the authority", await self.refused(server))
+        self.assertIn("not from the authority", await self.assert_rejected(server))
 
     async def test_no_tls(self):
         """The error for a server without TLS says what to check."""
         server = self.listen_with(self.factory)
-        self.assertIn("it does not speak TLS: check the port", await self.refused(server))
+        self.assertIn("it does not speak TLS: check the port", await self.assert_rejected(server))
 
     async def test_nobody_listens(self):
         """A closed port is an error."""
         server = Server("localhost", free_ports.take())
-        self.assertIn("refused", await self.refused(server))
+        self.assertIn("refused", await self.assert_rejected(server))
 
     async def test_unknown_name(self):
         """A name that cannot be resolved is an error."""
-        text = await self.refused(Server("nothing.invalid", 6443))
+        text = await self.assert_rejected(Server("nothing.invalid", 6443))
         self.assertIn("nothing.invalid", text)
 
     async def test_silence(self):
         """A server that accepts the connection and sends nothing has a timeout, TLS included."""
         self.patch(connections, "CONNECT_SECONDS", 0.05)
         server = self.listen_with(Factory.forProtocol(Protocol))
-        self.assertIn("no connection within 0.05 s", await self.refused(server))
+        self.assertIn("no connection within 0.05 s", await self.assert_rejected(server))
 
     async def test_certificate_refused(self):
         """A server that rejects the hub's certificate is reported as such to the first request."""
@@ -151,18 +151,18 @@ class ConnectionsTests(TestCase):
         await self.send(as_node=False)
         arrived = Deferred()
         self.handler.answer = arrived.callback
-        asking = Deferred.fromCoroutine(self.send())
+        request_for = Deferred.fromCoroutine(self.send())
         await arrived
-        attempt = self.connections.take(self.server, True)
+        attempt = self.connections.acquire(self.server, True)
         self.connections.close_server(self.server, "it is lost")
-        await self.assertFailure(asking, ExchangeFailed)
+        await self.assertFailure(request_for, ExchangeFailed)
         await self.assertFailure(attempt, CancelledError, RequestFailed)
         # Idle connections cannot be used any more, either.
-        self.handler.answer = self.tell_client
+        self.handler.answer = self.respond_with_client
         self.assertEqual("nobody", await self.send(as_node=False))
         self.assertEqual(0, self.connections.statistics.reuses)
 
     async def test_what_waits_for_a_connection_can_have_a_timeout(self):
         """A request that times out while waiting for a connection gets a TimeoutError."""
-        attempt = self.connections.take(self.server, True)
+        attempt = self.connections.acquire(self.server, True)
         await self.assertFailure(attempt.addTimeout(0, reactor), DeferredTimeout)

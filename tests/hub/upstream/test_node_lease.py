@@ -58,14 +58,14 @@ class PlayedServers(SynchronousTestCase):
         self.settle()
         return checked
 
-    def asked(self, number=-1):
+    def received_request(self, number=-1):
         """Return the first line of the last request to a server, and its body."""
         self.settle()
         played = self.connections.played[number]
         head, _, body = played.sent[getattr(played, "seen", 0) :].partition(b"\r\n\r\n")
         return head.partition(b"\r\n")[0].decode().removesuffix(" HTTP/1.1"), body
 
-    def answer(self, status, body=b"{}", number=-1):
+    def respond(self, status, body=b"{}", number=-1):
         """Respond from a server."""
         played = self.connections.played[number]
         played.seen = len(played.sent)
@@ -80,19 +80,19 @@ class RenewalTests(PlayedServers):
     def renew(self, server=None):
         """Renew the Lease."""
         checked = self.check(server)
-        self.answer(200)
+        self.respond(200)
         self.successResultOf(checked)
 
     def test_renewed(self):
         """The node holds it for forty seconds from now."""
         checked = self.check()
-        asked, body = self.asked()
+        asked, body = self.received_request()
         self.assertEqual(f"PATCH {LEASE}/edge-1", asked)
         spec = json.loads(body)["spec"]
         self.assertEqual(("edge-1", 40), (spec["holderIdentity"], spec["leaseDurationSeconds"]))
         self.assertIn("1970-01-01T00:00:00", spec["renewTime"])
         self.assertIn(b"application/merge-patch+json", self.connections.played[0].sent)
-        self.answer(200)
+        self.respond(200)
         self.successResultOf(checked)
         self.assertEqual(1, self.lease.renewals)
 
@@ -101,32 +101,32 @@ class RenewalTests(PlayedServers):
         self.second.healthy = True
         self.renew()
         checked = self.check(self.second)
-        self.assertEqual((f"GET {LEASE}/edge-1", b""), self.asked())
-        self.answer(200)
+        self.assertEqual((f"GET {LEASE}/edge-1", b""), self.received_request())
+        self.respond(200)
         self.successResultOf(checked)
         self.clock.advance(9.5)
         self.check()
-        self.assertTrue(self.asked(0)[0].startswith("PATCH"))
-        self.answer(200, number=0)
+        self.assertTrue(self.received_request(0)[0].startswith("PATCH"))
+        self.respond(200, number=0)
 
     def test_side_by_side(self):
         """While one check renews, another reads; if that fails, the next one renews."""
         self.second.healthy = True
         first = self.check()
         second = self.check(self.second)
-        self.assertTrue(self.asked()[0].startswith("GET"))
-        self.answer(200)
+        self.assertTrue(self.received_request()[0].startswith("GET"))
+        self.respond(200)
         self.successResultOf(second)
-        self.answer(500, number=0)
+        self.respond(500, number=0)
         self.failureResultOf(first, CheckFailed)
         self.check(self.second)
-        self.assertTrue(self.asked()[0].startswith("PATCH"))
-        self.answer(200)
+        self.assertTrue(self.received_request()[0].startswith("PATCH"))
+        self.respond(200)
 
     def test_an_ill_server(self):
         """An unhealthy server tries to renew, and does not prevent others from renewing."""
         ill = self.check(self.second)
-        self.assertTrue(self.asked()[0].startswith("PATCH"))
+        self.assertTrue(self.received_request()[0].startswith("PATCH"))
         self.renew()
         self.assertEqual(1, self.lease.renewals)
         ill.cancel()
@@ -135,46 +135,46 @@ class RenewalTests(PlayedServers):
     def test_an_ill_server_beside_one_that_renews(self):
         """The result of its attempt does not change which server renews."""
         first, ill = self.check(), self.check(self.second)
-        self.answer(409)
+        self.respond(409)
         self.successResultOf(ill)
         self.second.healthy = True
         second = self.check(self.second)
-        self.assertTrue(self.asked()[0].startswith("GET"))
-        self.answer(200)
+        self.assertTrue(self.received_request()[0].startswith("GET"))
+        self.respond(200)
         self.successResultOf(second)
-        self.answer(200, number=0)
+        self.respond(200, number=0)
         self.successResultOf(first)
 
     def test_a_slow_answer(self):
         """The interval begins with the request, whose time is the start of the Lease."""
         checked = self.check()
         self.clock.advance(1.5)
-        self.answer(200)
+        self.respond(200)
         self.successResultOf(checked)
         self.clock.advance(8)
         self.check()
-        self.assertTrue(self.asked()[0].startswith("PATCH"))
-        self.answer(200)
+        self.assertTrue(self.received_request()[0].startswith("PATCH"))
+        self.respond(200)
 
     def test_created(self):
         """A missing Lease is created, owned by the Node."""
         checked = self.check()
-        self.answer(404)
-        self.assertEqual("GET /api/v1/nodes/edge-1", self.asked()[0])
-        self.answer(200, json.dumps({"metadata": {"uid": "u-1"}}).encode())
-        asked, body = self.asked()
+        self.respond(404)
+        self.assertEqual("GET /api/v1/nodes/edge-1", self.received_request()[0])
+        self.respond(200, json.dumps({"metadata": {"uid": "u-1"}}).encode())
+        asked, body = self.received_request()
         self.assertEqual(f"POST {LEASE}", asked)
         (owner,) = json.loads(body)["metadata"]["ownerReferences"]
         self.assertEqual(("Node", "edge-1", "u-1"), (owner["kind"], owner["name"], owner["uid"]))
-        self.answer(201)
+        self.respond(201)
         self.successResultOf(checked)
         self.assertEqual(1, self.lease.renewals)
 
     def test_node_that_has_not_joined(self):
         """A node that does not exist yet has no Lease, and the server is healthy."""
         checked = self.check()
-        self.answer(404)
-        self.answer(404)
+        self.respond(404)
+        self.respond(404)
         self.successResultOf(checked)
         self.assertEqual(0, self.lease.renewals)
 
@@ -182,16 +182,16 @@ class RenewalTests(PlayedServers):
         """A Node without a valid UID is treated like a missing one."""
         for body in (b"[]", b"{", b'{"metadata": {"uid": 1}}'):
             checked = self.check()
-            self.answer(404)
-            self.answer(200, body)
+            self.respond(404)
+            self.respond(200, body)
             self.successResultOf(checked)
 
     def test_silent_kubelet(self):
         """While the kubelet is silent the Lease is not renewed, but the server is healthy."""
         self.is_alive = False
         checked = self.check()
-        self.assertTrue(self.asked()[0].startswith("GET"))
-        self.answer(200)
+        self.assertTrue(self.received_request()[0].startswith("GET"))
+        self.respond(200)
         self.successResultOf(checked)
         self.assertIn("NotReady", self.lines[-1])
         self.is_alive = True
@@ -207,7 +207,7 @@ class SignOfLifeTests(PlayedServers):
         """A server that rejects the renewal is healthy; the consequence is logged once."""
         for status in (403, 403, 409, 422, 429):
             checked = self.check()
-            self.answer(status)
+            self.respond(status)
             self.successResultOf(checked)
         forbidden, refused = self.lines
         self.assertIn("leases", forbidden)
@@ -217,7 +217,7 @@ class SignOfLifeTests(PlayedServers):
         """A server that fails, or rejects the node's certificate, is unhealthy."""
         for status, word in ((500, "500"), (503, "503"), (401, "/v1/token")):
             checked = self.check()
-            self.answer(status)
+            self.respond(status)
             self.assertIn(word, str(self.failureResultOf(checked, CheckFailed).value))
 
     def test_acceptance(self):
@@ -231,21 +231,21 @@ class SignOfLifeTests(PlayedServers):
             (self.second, 500, True),
         ):
             checked = self.check(server, fresh=True)
-            self.answer(status)
+            self.respond(status)
             checked.addErrback(lambda failure: failure.trap(CheckFailed))
             self.assertIs(is_accepted, self.identity.is_accepted[-1], (server, status))
 
     def note_refusal(self):
         """Make the first server reject the certificate."""
         checked = self.check(fresh=True)
-        self.answer(401)
+        self.respond(401)
         self.failureResultOf(checked, CheckFailed)
         self.assertFalse(self.identity.is_accepted[-1])
 
     def accept(self):
         """Make the second server accept it; return whether all do, as reported."""
         checked = self.check(self.second, fresh=True)
-        self.answer(200)
+        self.respond(200)
         self.successResultOf(checked)
         return self.identity.is_accepted[-1]
 
@@ -256,7 +256,7 @@ class SignOfLifeTests(PlayedServers):
         late = self.check(fresh=True)
         self.identity.node.rotate()
         self.assertTrue(self.accept())
-        self.answer(401, number=-2)
+        self.respond(401, number=-2)
         self.failureResultOf(late, CheckFailed)
         self.assertTrue(self.identity.is_accepted[-1])
         self.note_refusal()
@@ -291,18 +291,18 @@ class SignOfLifeTests(PlayedServers):
         self.first.healthy = False
         for _ in range(2):
             checked = self.check()
-            self.assertTrue(self.asked()[0].startswith("PATCH"))
-            self.answer(200)
+            self.assertTrue(self.received_request()[0].startswith("PATCH"))
+            self.respond(200)
             self.successResultOf(checked)
 
     def test_connection_that_was_closed(self):
         """An idle connection may have been closed; the next attempt uses a new one."""
         self.check()
-        self.answer(200)
+        self.respond(200)
         self.connections.played[0].receive_end()
         checked = self.check(fresh=True)
         self.assertEqual(2, len(self.connections.played))
-        self.answer(200)
+        self.respond(200)
         self.successResultOf(checked)
 
     def test_many_slow_answers(self):
@@ -312,8 +312,8 @@ class SignOfLifeTests(PlayedServers):
             asked = stored.addCallback(fetch, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
             asked.addErrback(lambda failure: failure.trap(ExchangeFailed))
         checked = self.check()
-        self.assertTrue(self.asked()[0].startswith("PATCH"))
-        self.answer(200)
+        self.assertTrue(self.received_request()[0].startswith("PATCH"))
+        self.respond(200)
         self.successResultOf(checked)
 
     def test_cancelled(self):
@@ -338,8 +338,8 @@ class EventTests(PlayedServers):
     def test_sent(self):
         """It is posted as the node, and its status is returned."""
         sent = self.send()
-        self.assertEqual(("POST /api/v1/namespaces/x/events", b"{1}"), self.asked())
-        self.answer(201)
+        self.assertEqual(("POST /api/v1/namespaces/x/events", b"{1}"), self.received_request())
+        self.respond(201)
         self.assertEqual(201, self.successResultOf(sent))
         self.assertEqual([("a", True)], self.connections.keys)
 
@@ -348,7 +348,7 @@ class EventTests(PlayedServers):
         self.send(token="abc")
         self.assertIn(b"Authorization: Bearer abc\r\n", self.connections.played[0].sent)
         self.assertEqual([("a", False)], self.connections.keys)
-        self.answer(201)
+        self.respond(201)
 
     def reviewed(self, status, **other):
         """Reject the token, then respond to the review; return the review.
@@ -356,10 +356,10 @@ class EventTests(PlayedServers):
         The first connection is for tokens, the second one is the node's.
         """
         sent = self.send(token="abc", owner="system:serviceaccount:x:web", **other)
-        self.answer(401, number=0)
-        line, body = self.asked()
+        self.respond(401, number=0)
+        line, body = self.received_request()
         self.assertEqual("POST /apis/authorization.k8s.io/v1/subjectaccessreviews", line)
-        self.answer(201, json.dumps({"status": status}).encode())
+        self.respond(201, json.dumps({"status": status}).encode())
         return sent, json.loads(body)["spec"]
 
     def test_token_that_has_expired(self):
@@ -375,9 +375,9 @@ class EventTests(PlayedServers):
             )
             self.assertEqual("system:serviceaccount:x:web", spec["user"])
             self.assertIn("system:serviceaccounts:x", spec["groups"])
-            self.assertEqual((f"POST {path}", b"{1}"), self.asked())
+            self.assertEqual((f"POST {path}", b"{1}"), self.received_request())
             self.assertNotIn(b"abc", self.connections.played[-1].sent)
-            self.answer(201)
+            self.respond(201)
             self.assertEqual(201, self.successResultOf(sent))
         self.assertEqual([("a", False), ("a", True)], self.connections.keys)
 
@@ -388,22 +388,24 @@ class EventTests(PlayedServers):
         sent = self.send(token="abc", owner="somebody")
         self.connections.refuses[self.first] = RequestFailed(502, "refused")
         self.connections.played[1].break_off(ConnectionLost())
-        self.answer(401, number=0)
+        self.respond(401, number=0)
         self.assertIsNone(self.successResultOf(sent))
 
     def test_the_nodes_own(self):
         """If the node's own certificate is rejected, its Event stays, without any review."""
         sent = self.send()
-        self.answer(401)
+        self.respond(401)
         self.assertIsNone(self.successResultOf(sent))
         self.assertEqual(1, len(self.connections.keys))
 
     def test_odd_names(self):
         """A path is percent-encoded again, and the media type is unchanged."""
         self.send(path="/api/v1/namespaces/a b\u00e9?#/events", content_type="application/x-\u00e9")
-        self.assertEqual("POST /api/v1/namespaces/a%20b%C3%A9%3F%23/events", self.asked()[0])
+        self.assertEqual(
+            "POST /api/v1/namespaces/a%20b%C3%A9%3F%23/events", self.received_request()[0]
+        )
         self.assertIn(b"Content-Type: application/x-\xe9\r\n", self.connections.played[0].sent)
-        self.answer(400)
+        self.respond(400)
 
     def test_nobody_answers(self):
         """Without a healthy server, or without a response, there is no status."""

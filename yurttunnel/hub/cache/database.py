@@ -148,11 +148,11 @@ class Database(Connection):
         """Yield writes that make room, one after another, and larger ones as more is evicted."""
         if any(isinstance(write, Changes) for write in writes):
             yield Deletions(writes)
-        gone = 0
+        evicted = 0
         while True:
-            number = 1 + gone // 4
+            number = 1 + evicted // 4
             yield MakeRoom(self._is_guest, of_guests, number)
-            gone += number
+            evicted += number
 
     def _without_room(
         self, connection: sqlite3.Connection, writes: Sequence[Write]

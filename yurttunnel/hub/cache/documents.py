@@ -40,8 +40,8 @@ def evict_over(connection: Connection, most: int) -> int:
 
     A document that is larger than that is evicted alone.
     """
-    number, taken = _count(connection)
-    if number <= MAX_DOCUMENTS and taken <= most:
+    number, total = _count(connection)
+    if number <= MAX_DOCUMENTS and total <= most:
         return 0
     return connection.execute(
         "DELETE FROM documents WHERE id IN (SELECT id FROM (SELECT id,"
@@ -63,7 +63,7 @@ def find(connection: Connection, client: str, path: str, form: str) -> CachedDoc
 
 def _count(connection: Connection) -> tuple[int, int]:
     """Return the number of documents, and the bytes of all bodies."""
-    number, taken = connection.execute(
+    number, total = connection.execute(
         "SELECT count(*), total(length(body)) FROM documents"
     ).fetchone()
-    return number, int(taken)
+    return number, int(total)

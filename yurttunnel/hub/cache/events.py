@@ -81,8 +81,8 @@ class DeleteEvent(Write):
 
     def execute(self, connection: Connection) -> WriteResult:
         """See :class:`~yurttunnel.hub.cache.writes.Write`."""
-        gone = connection.execute("DELETE FROM events WHERE id = ?", (self._id,))
-        return WriteResult(events=-gone.rowcount)
+        deleted = connection.execute("DELETE FROM events WHERE id = ?", (self._id,))
+        return WriteResult(events=-deleted.rowcount)
 
 
 def count(connection: Connection) -> int:

@@ -277,15 +277,15 @@ def _without_deleted(
     """
     if tombstones.keys().isdisjoint((item.namespace, item.name) for item in items):
         return items, 0
-    there: list[Item] = []
+    present: list[Item] = []
     whole_from = 0
     for item in items:
         end = tombstones.get((item.namespace, item.name))
         if end is None or not is_older(version_of(item.version), end.version):
-            there.append(item)
+            present.append(item)
         elif end.part is not None and not objects.is_within(scope, end.part):
             whole_from = max(whole_from, end.version)
-    return there, whole_from
+    return present, whole_from
 
 
 def _exited_since(

@@ -201,15 +201,15 @@ def remove_others(
     ).fetchall()
     connection.execute("DELETE FROM temp.listed")
     selects = selector(scope)
-    gone = {
+    removed = {
         id: item
         for id, namespace, name, labels, node in others
         if selects(item := Item(namespace, name, str(version), labels_of(labels), node, b""))
     }
-    connection.executemany("DELETE FROM objects WHERE id = ?", ((id,) for id in gone))
+    connection.executemany("DELETE FROM objects WHERE id = ?", ((id,) for id in removed))
     part = changing_part(scope)
     if has_selectors(part):
-        record_exits(connection, collection, part, list(gone.values()))
+        record_exits(connection, collection, part, list(removed.values()))
 
 
 def has_selectors(scope: Scope) -> bool:

@@ -208,10 +208,10 @@ class Deletions(Write):
 
     def execute(self, connection: Connection) -> WriteResult:
         """See :class:`Write`."""
-        gone: dict[Collection, list[tuple[str, str, Version]]] = {}
+        removed: dict[Collection, list[tuple[str, str, Version]]] = {}
         for key, version in self._keys:
-            gone.setdefault(key.collection, []).append((key.namespace, key.name, version))
-        for collection, keys in gone.items():
+            removed.setdefault(key.collection, []).append((key.namespace, key.name, version))
+        for collection, keys in removed.items():
             row = objects.find(connection, collection)
             if row is not None:
                 objects.remove(connection, row, keys)
@@ -231,10 +231,10 @@ def _change(
         # The deleted object was never stored.
         return WriteResult()
     objects.raise_version(connection, row, version)
-    gone = [
+    removed = [
         (key.namespace, key.name, change.version) for key, change in changes if change.item is None
     ]
-    objects.remove(connection, row, gone)
+    objects.remove(connection, row, removed)
     items = [change.item for _, change in changes if change.item is not None]
     written = objects.put(connection, row, items)
     return WriteResult(written, len(items) - written)

@@ -74,8 +74,8 @@ class ServiceTopology:
         if nodes is None:
             return obj
         if isinstance(obj.get("endpoints"), list):
-            kept = [each for each in members(obj, "endpoints") if _node_of(each) in nodes]
-            obj["endpoints"] = kept
+            remaining = [each for each in members(obj, "endpoints") if _node_of(each) in nodes]
+            obj["endpoints"] = remaining
         if isinstance(obj.get("subsets"), list):
             obj["subsets"] = [each for each in members(obj, "subsets") if _reduce(each, nodes)]
         return obj

@@ -116,10 +116,10 @@ class Forwarder:
         elif not token:
             Forwarding(self, call, change, "").begin()
         else:
-            asked = self.tokens.owner(token, call.share_holder).addCallback(
+            timeout = self.tokens.owner(token, call.share_holder).addCallback(
                 lambda owner: Forwarding(self, call, change, owner or None).begin()
             )
-            _ = asked.addErrback(self._defect, call)
+            _ = timeout.addErrback(self._defect, call)
 
     def _defect(self, failure: Failure, call: HubCall) -> None:
         _log.failure("Defect: a request could not be forwarded", failure)
@@ -216,11 +216,11 @@ class Forwarding(ExchangeWrapper):
             # The connection was closed because the server became unhealthy.
             return fail(RequestFailed(502, f"{server} is lost"))
         caller = self._call.caller
-        taken = self._forwarder.connections.take(
+        taken = self._forwarder.connections.acquire(
             server,
             caller.local and not caller.token,
             fresh=fresh,
-            lasting=self._long_running,
+            long_running=self._long_running,
             upload=upload,
             upgrade=upgrade,
             caller=self._call.share_holder,
@@ -457,8 +457,8 @@ def client_timeout(call: HubCall) -> float | None:
     """
     if call.request.verb not in _CACHEABLE_VERBS:
         return None
-    asked, options = call.exchange.head.derived(_timeout), call.request.options
-    seconds = asked if options.timeout_seconds is None else min(asked, options.timeout_seconds)
+    timeout, options = call.exchange.head.derived(_timeout), call.request.options
+    seconds = timeout if options.timeout_seconds is None else min(timeout, options.timeout_seconds)
     return seconds if CLIENT_TIMEOUT_MARGIN < seconds < math.inf else None
 
 

@@ -127,14 +127,14 @@ class TokenReviews:
         return state
 
     def _remember(self, digest: bytes, state: _TokenState) -> None:
-        here, there = self._owned, self._unowned
+        target, other = self._owned, self._unowned
         if not state.owner:
-            here, there = there, here
-        there.pop(digest, None)
-        here[digest] = state
-        here.move_to_end(digest)
-        if len(here) > _MAX_TOKENS:
-            here.popitem(last=False)
+            target, other = other, target
+        other.pop(digest, None)
+        target[digest] = state
+        target.move_to_end(digest)
+        if len(target) > _MAX_TOKENS:
+            target.popitem(last=False)
 
     def _begin_review(self, token: str, state: _TokenState, share_holder: str | None) -> None:
         state.reviewed_at = self._clock.seconds()

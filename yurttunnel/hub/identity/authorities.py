@@ -57,14 +57,14 @@ class ClusterAuthorities(MultiService):
         """Return the authorities in PEM form."""
         return certificates_to_pem(self.current)
 
-    def take(self, authorities: Authorities) -> None:
+    def trust(self, authorities: Authorities) -> None:
         """Trust these authorities from now on, and after a restart."""
         if authorities == self.current:
             return
         self._change(authorities)
         self._store()
 
-    def keep(self) -> None:
+    def retry_storing(self) -> None:
         """Retry a failed write of the file."""
         if not self.is_stored:
             self._store()

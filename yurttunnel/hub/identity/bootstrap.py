@@ -54,7 +54,7 @@ class Bootstrap:
         # Path.exists raises an exception without permission for the directory.
         return file is not None and os.path.exists(file)
 
-    def take_token(self, token: BootstrapToken) -> None:
+    def set_token(self, token: BootstrapToken) -> None:
         """Join with this token."""
         self._token = token
         self._tried_with_token.clear()
@@ -107,7 +107,7 @@ class Bootstrap:
         pem = ReloadedFile(settings.kubelet_certificate)
         try:
             pem.read()
-            self._authorities.take(certificates_from_pem(read_plain(settings.kubelet_authorities)))
+            self._authorities.trust(certificates_from_pem(read_plain(settings.kubelet_authorities)))
         except OSError as error:
             raise NotIssued(
                 f"--bootstrap-mode=kubeletcertificate: {error.filename}: {error.strerror}"
@@ -133,7 +133,7 @@ class Bootstrap:
             token = BootstrapToken.parse(found.token)
             pem = configuration.authorities()
             if pem:
-                self._authorities.take(certificates_from_pem(pem))
+                self._authorities.trust(certificates_from_pem(pem))
         except (
             BadKubeConfiguration,
             BadBootstrapToken,
@@ -151,7 +151,7 @@ class Bootstrap:
                 found = await discover(self._reactor, server, token, settings.pins)
             except DiscoveryFailed as error:
                 raise NotIssued(str(error)) from None
-            self._authorities.take(found)
+            self._authorities.trust(found)
         elif not self._authorities.current:
             raise NotIssued(
                 "the cluster cannot be authenticated: give --discovery-token-ca-cert-hash, or"

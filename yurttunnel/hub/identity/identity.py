@@ -142,9 +142,9 @@ class HubIdentity(MultiService):
             part.setServiceParent(self)
         self._use()
 
-    def take_token(self, token: BootstrapToken) -> bool:
+    def set_token(self, token: BootstrapToken) -> bool:
         """Join with this token if necessary; return whether it is."""
-        self._bootstrap.take_token(token)
+        self._bootstrap.set_token(token)
         if self.certificate.is_usable and not self._is_refused:
             return False
         # The token makes joining possible.
@@ -195,7 +195,7 @@ class HubIdentity(MultiService):
         self._remove_bootstrap()
 
     async def _retry_storing(self) -> None:
-        self._authorities.keep()
+        self._authorities.retry_storing()
         self._remove_bootstrap()
 
     def _remove_bootstrap(self) -> None:

@@ -50,22 +50,22 @@ class Conversion(NamedTuple):
     body: Callable[[Item], bytes]
 
 
-def conversion(kept: Form, wanted: Form, now: float) -> Conversion | None:
+def conversion(stored: Form, wanted: Form, now: float) -> Conversion | None:
     """Return the conversion from one form to another, ``None`` if it is not possible.
 
     ``now`` is in seconds since 1970, for ages. Metadata keep the media type in which they are
     cached, because they have more fields than are parsed here.
     """
-    if kept.transform or wanted.transform not in (TABLE, PARTIAL):
+    if stored.transform or wanted.transform not in (TABLE, PARTIAL):
         return None
     type = TypeMeta(f"meta.k8s.io/{wanted.version}", wanted.transform)
     if wanted.transform == PARTIAL:
-        if kept.encoding != wanted.encoding:
+        if stored.encoding != wanted.encoding:
             return None
-        return Conversion(type, b"", _PARTIAL[kept.encoding])
+        return Conversion(type, b"", _PARTIAL[stored.encoding])
     if wanted.encoding != "json":
         return None
-    metadata_of = _METADATA[kept.encoding]
+    metadata_of = _METADATA[stored.encoding]
     return Conversion(type, COLUMNS, lambda item: _row(item, metadata_of(item), type, now))
 
 

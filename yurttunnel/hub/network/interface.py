@@ -168,13 +168,13 @@ def _address(links: Links, link: Link, settings: InterfaceSettings) -> list[str]
     """Set the single address; remove others of its family, except link-local IPv6 addresses."""
     address = settings.address
     desired = (address, address.max_prefixlen)
-    there = links.addresses(link, address.version)
+    present = links.addresses(link, address.version)
     done = []
-    for other, length in there - {desired}:
+    for other, length in present - {desired}:
         if address.version == 4 or not other.is_link_local:
             links.remove_address(link, other, length)
             done.append(f"{other}/{length} removed")
-    if desired not in there:
+    if desired not in present:
         links.add_address(link, *desired)
         done.append(f"{address} added")
     return done

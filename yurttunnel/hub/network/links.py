@@ -75,9 +75,9 @@ class Links:
 
     def find(self, name: str) -> Link | None:
         """Return the interface with a name."""
-        asked = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name)
+        request = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name)
         try:
-            body = self._netlink.get(raw_request(asked, _GET_LINK, GET))
+            body = self._netlink.get(raw_request(request, _GET_LINK, GET))
         except NetlinkError as error:
             if error.code == errno.ENODEV:
                 return None
@@ -116,13 +116,13 @@ class Links:
 
     def addresses(self, link: Link, version: int) -> set[tuple[Address, int]]:
         """Return the addresses of one family, with their prefix lengths."""
-        asked = raw_request(_OF_LINK.pack(_family(version), 0, 0, 0, 0), _GET_ADDRESS, DUMP)
+        request = raw_request(_OF_LINK.pack(_family(version), 0, 0, 0, 0), _GET_ADDRESS, DUMP)
         found = set()
-        for body in self._netlink.dump(asked):
+        for body in self._netlink.dump(request):
             family, length, _, _, index = _OF_LINK.unpack_from(body)
             if index == link.index and family == _family(version):
-                told = dict(attributes(body, _OF_LINK.size))
-                packed = told.get(_LOCAL, told.get(_ADDRESS, b""))
+                attributes_of_address = dict(attributes(body, _OF_LINK.size))
+                packed = attributes_of_address.get(_LOCAL, attributes_of_address.get(_ADDRESS, b""))
                 found.add((ip_address(packed), length))
         return found
 

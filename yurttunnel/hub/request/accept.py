@@ -60,12 +60,12 @@ def json_only(fields: Fields) -> list[tuple[bytes, bytes]]:
     """Return a request's fields with ``Accept`` reduced to :func:`json_forms`."""
     accept = b",".join(value for name, value in fields if name.lower() == b"accept")
     others = [field for field in fields if field[0].lower() != b"accept"]
-    kept = [
+    accepted = [
         ";".join(["application/json", *(f"{name}={value}" for name, value in parameters.items())])
         for media_type, parameters in media_ranges(accept)
         if _ENCODINGS.get(media_type) == "json" and parameters.get("as") != "Table"
     ]
-    return [*others, (b"Accept", ",".join(kept or ["application/json"]).encode("latin-1"))]
+    return [*others, (b"Accept", ",".join(accepted or ["application/json"]).encode("latin-1"))]
 
 
 @lru_cache(256)
@@ -107,8 +107,10 @@ def _document_form(media_type: str, parameters: dict[str, str]) -> str:
     # The old name of an OpenAPI media type; the response has the new name
     # (subTypeProtobufDeprecated of k8s.io/kube-openapi pkg/handler/handler.go).
     media_type = media_type.replace("@", ".")
-    told = [f"{name}={parameters[name]}" for name in ("as", "g", "v") if parameters.get(name)]
-    return ";".join([media_type, *told])
+    known_parameters = [
+        f"{name}={parameters[name]}" for name in ("as", "g", "v") if parameters.get(name)
+    ]
+    return ";".join([media_type, *known_parameters])
 
 
 @lru_cache(256)
@@ -121,10 +123,10 @@ def _form(media_type: str, parameters: dict[str, str]) -> Form | None:
     encoding = _ENCODINGS.get(media_type)
     if encoding is None:
         return None
-    asked = parameters.get("as")
-    if not asked:
+    transform_name = parameters.get("as")
+    if not transform_name:
         return Form(encoding)
-    transform, version = _TRANSFORMS.get(asked), parameters.get("v", "v1")
+    transform, version = _TRANSFORMS.get(transform_name), parameters.get("v", "v1")
     if transform is None or parameters.get("g") != "meta.k8s.io" or version not in _VERSIONS:
         return None
     return Form(encoding, transform, version)

@@ -71,7 +71,7 @@ class ApiCalls:
         Fails with one of :data:`CALL_ERRORS`.
         """
         # Long-running requests do not wait in a queue for a connection.
-        connection = self._connections.take(server, not token, fresh=fresh, lasting=True)
+        connection = self._connections.acquire(server, not token, fresh=fresh, long_running=True)
         if isinstance(connection, Deferred):
             connection = await connection
         fields = [
@@ -113,11 +113,11 @@ class ApiCalls:
         try:
             path = f"{path}/{quote(codec.read_object(event.body)[1].name, safe='')}"
             # A client that may change Events need not be allowed to read them; nodes are not.
-            there = await self._patch(event, path, {})
-            if there is None or there.status != HTTPStatus.OK:
-                return _unless_temporary(there)
-            patch = update_patch(occurrences(form, event.body), occurrences("json", there.body))
-            version = json_codec.read_object(there.body)[1].version
+            current = await self._patch(event, path, {})
+            if current is None or current.status != HTTPStatus.OK:
+                return _unless_temporary(current)
+            patch = update_patch(occurrences(form, event.body), occurrences("json", current.body))
+            version = json_codec.read_object(current.body)[1].version
         except BadBody:
             return HTTPStatus.CONFLICT
         if not patch:

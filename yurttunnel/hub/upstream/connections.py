@@ -75,13 +75,13 @@ class Connections:
             group_of=lambda key: key.server,
         )
 
-    def take(
+    def acquire(
         self,
         server: Server,
         as_node: bool,
         *,
         fresh: bool = False,
-        lasting: bool = False,
+        long_running: bool = False,
         upload: bool = False,
         upgrade: bool = False,
         caller: Hashable = None,
@@ -99,7 +99,12 @@ class Connections:
             key = ConnectionKey(server, as_node, contexts, contexts.generation)
             self._keys[server, as_node] = key
         return self._pool.acquire(
-            key, fresh=fresh, long_running=lasting, upload=upload, upgrade=upgrade, caller=caller
+            key,
+            fresh=fresh,
+            long_running=long_running,
+            upload=upload,
+            upgrade=upgrade,
+            caller=caller,
         )
 
     def close_server(self, server: Server, why: str) -> None:
