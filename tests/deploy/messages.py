@@ -40,7 +40,7 @@ REASONS = {
     "AuthorityExpired",
     "ServerNotTrusted",
     "ClockSeemsWrong",
-    "TokenRejected",
+    "TokenRefused",
     "BadToken",
     "NotIssued",
     "RequestFailed",

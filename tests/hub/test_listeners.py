@@ -89,21 +89,21 @@ class ReachabilityTests(SynchronousTestCase):
         """They can once there is a certificate."""
         self.start()
         self.assertEqual([], self.run_checks())
-        self.identity.give()
+        self.identity.set_ready()
         self.assertEqual([True], self.run_checks())
 
     def test_no_interface(self):
         """They cannot without the interface."""
-        self.identity.give()
+        self.identity.set_ready()
         self.kernel = SteeringFailed("not permitted")
         self.start()
         self.assertEqual([False], self.run_checks())
         self.kernel = ["made"]
         self.assertTrue(self.run_checks()[-1])
 
-    def test_taken(self):
+    def test_port_in_use(self):
         """They cannot while another program uses the port."""
-        self.identity.give()
+        self.identity.set_ready()
         self.taken = True
         self.start()
         self.assertEqual([False], self.run_checks())
@@ -112,7 +112,7 @@ class ReachabilityTests(SynchronousTestCase):
 
     def test_lost(self):
         """A damaged interface, repaired or not, is not a change."""
-        self.identity.give()
+        self.identity.set_ready()
         self.start()
         self.assertTrue(self.run_checks()[-1])
         for self.kernel in (["169.254.2.1 added"], SteeringFailed("not permitted"), []):

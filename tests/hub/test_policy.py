@@ -128,7 +128,7 @@ class ClientTests(PolicyTestCase):
         self.assertTrue(self.caches("kubectl"))
 
     def test_simple_client(self):
-        """A request can ask for caching, with the same restrictions."""
+        """A request can require caching, with the same restrictions."""
         caller = Caller("kubectl", wants_caching=True)
         self.assertTrue(self.policy.caches(caller, request_for("list")))
         self.assertFalse(self.policy.caches(caller, request_for("get", subresource="log")))

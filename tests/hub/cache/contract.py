@@ -388,7 +388,7 @@ class CacheContract:
         for one in (old, pod("c", 70)):
             self.assertEqual(one, (await self.cache.get(PODS, "n", one.name)).item)
 
-    async def test_a_late_list_of_what_has_left(self):
+    async def test_a_late_list_of_objects_that_left(self):
         """A late list is incomplete if it has objects that left a newer list's selection."""
         web, other = Scope(PODS, "", "app=web"), Scope(PODS, "m")
         self.receive_list(400, scope=web)

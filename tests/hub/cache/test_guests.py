@@ -159,7 +159,7 @@ class RoomTests(GuestTestCase):
         self.assertEqual([0, 0, 1, 1], [self.number(f"name-{number} a") for number in range(4)])
         self.assertEqual(5, self.cache.stats.clients)
 
-    def test_nobody_has_to_go(self) -> None:
+    def test_no_eviction_needed(self) -> None:
         """A guest's write does not sort the guests as long as all may stay."""
         compared = []
         self.patch(clients._Usage, "rank", lambda usage: compared.append(usage.client) or (0, 0))
@@ -273,7 +273,7 @@ class DocumentTests(GuestTestCase):
         self.assertEqual([36, 37, 38, 39], self.documents())
         self.assert_gone(36)
 
-    def test_none_left(self) -> None:
+    def test_nothing_to_evict(self) -> None:
         """They are evicted, if necessary all of them, before any of the node's own clients."""
         self.store(PROXY, 70)
         self.store_documents(40)

@@ -274,7 +274,7 @@ class ClientTests(CacheTestCase):
                 return number + 1
         raise AssertionError("there is room without end")
 
-    def test_behind_what_does_not_fit(self) -> None:
+    def test_writes_after_one_that_does_not_fit(self) -> None:
         """Deletions behind a change without room are done, and make room."""
         self.start_bounded(300_000)
         number = self.fulfil()
@@ -308,7 +308,7 @@ class ClientTests(CacheTestCase):
         self.assertTrue(self.read()[1])
         self.assertIsNone(self.cache.problem())
 
-    def test_another_bound(self) -> None:
+    def test_another_limit(self) -> None:
         """A higher limit applies at once; a limit below the file's size stops its growth."""
         self.restart(max_bytes=200_000)
         items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
@@ -331,7 +331,7 @@ class ClientTests(CacheTestCase):
         self.assertFalse(self.is_known("coredns"))
         self.assertLessEqual(self.cache.stats.size, size)
 
-    def test_another_bound_of_a_large_file(self) -> None:
+    def test_another_limit_of_a_large_file(self) -> None:
         """Once a file has become smaller than its new limit, it does not grow beyond it."""
         self.patch(clients, "_SLACK", 10)
         items = [item(f"pod-{number}", 9, body=bytes(57_000)) for number in range(100)]

@@ -40,7 +40,7 @@ class ReplaceTests(CacheTestCase):
         tell_list(self.cache, [item("a", 12)], 11)
         self.assertEqual({"a": "12"}, self.names())
 
-    def test_gone_meanwhile(self) -> None:
+    def test_deleted_meanwhile(self) -> None:
         """A list from before the deletion of an object does not restore it."""
         listing = self.cache.begin_list(ALL, "")
         listing.add([item("a"), item("b")])
@@ -123,7 +123,7 @@ class ReplaceTests(CacheTestCase):
         listed.close()
         self.assertEqual(0, self.cache.stats.queued)
 
-    def test_told_while_a_list_is_cut(self) -> None:
+    def test_reported_while_a_list_is_parsed(self) -> None:
         """Writes after a list are ordered after it, as if it had been parsed at once."""
         listing = self.cache.begin_list(ALL, "")
         listing.lag(1000, True)
@@ -154,7 +154,7 @@ class ReplaceTests(CacheTestCase):
         first.complete(ListMeta(POD, "6", "more"))
         self.assertEqual({"a": "1", "b": "1"}, self.names())
 
-    def test_much_is_told_while_a_list_is_cut(self) -> None:
+    def test_much_is_reported_while_a_list_is_parsed(self) -> None:
         """The number of writes that wait for the list is limited; more overtake it."""
         listing = self.cache.begin_list(ALL, "")
         listing.lag(1000, True)
@@ -295,7 +295,7 @@ class ScopeTests(CacheTestCase):
 class OrderTests(CacheTestCase):
     """Queued lists and changes are written in order of arrival."""
 
-    def test_an_end_behind_a_list(self) -> None:
+    def test_an_end_after_a_list(self) -> None:
         """An object that was deleted after the list stays deleted."""
         self.cache.upsert(PODS, POD, item("a", 3))
         tell_list(self.cache, [item("a", 3)], 5)
@@ -346,7 +346,7 @@ class PageTests(CacheTestCase):
         tell_list(self.cache, [], 7, Scope(PODS, "default"), token="two")
         self.assertIn("gone", self.names())
 
-    def test_forgotten_meanwhile(self) -> None:
+    def test_evicted_meanwhile(self) -> None:
         """If the client is evicted between two pages, the list is not complete."""
         tell_list(self.cache, [item("a", 6)], 7, next_token="two")
         self.names()

@@ -64,7 +64,7 @@ class BoundTests(SynchronousTestCase):
         [_, changes] = self.queue.take()
         self.assertEqual([Key(PODS, "n", "b")], list(changes.by_key))
 
-    def test_what_lacks_something(self) -> None:
+    def test_incomplete_collections(self) -> None:
         """The collection of a dropped change is incomplete until this is written."""
         self.mark_lost(PODS)
         self.assertEqual([1], self.dropped)
@@ -72,7 +72,7 @@ class BoundTests(SynchronousTestCase):
         self.write()
         self.assertFalse(self.queue.is_incomplete(PODS))
 
-    def test_what_lacks_more_while_it_is_written_down(self) -> None:
+    def test_a_collection_that_becomes_incomplete_during_a_write(self) -> None:
         """A change that is dropped meanwhile is newer than a list in the same write."""
         self.mark_lost(PODS)
         self.queue.take()
@@ -83,7 +83,7 @@ class BoundTests(SynchronousTestCase):
         self.assertFalse(self.queue.is_incomplete(PODS))
         self.assertFalse(self.queue.is_busy)
 
-    def test_more_that_lack_something_while_it_is_written_down(self) -> None:
+    def test_more_incomplete_collections_during_a_write(self) -> None:
         """If too many collections are incomplete to be remembered, all count as incomplete."""
         self.patch(queue, "MAX_INCOMPLETE", 1)
         self.mark_lost(PODS, NODES)
@@ -95,7 +95,7 @@ class BoundTests(SynchronousTestCase):
         self.assertFalse(self.queue.is_incomplete(PODS))
         self.assertFalse(self.queue.is_busy)
 
-    def test_more_that_lack_something_when_it_is_tried_again(self) -> None:
+    def test_more_incomplete_collections_at_a_retry(self) -> None:
         """Changes that are dropped during a failing write are recorded behind it, once."""
         self.queue.put(Statements())
         for most in (10, 0):
@@ -145,7 +145,7 @@ class BoundTests(SynchronousTestCase):
             self.assertNoResult(waiting.barrier())
         self.assertLess(time.process_time() - before, 0.5)
 
-    def test_mark_behind_lists_that_have_too_much_behind_them(self) -> None:
+    def test_barrier_after_lists_with_too_many_later_writes(self) -> None:
         """A wait for lists that are being parsed goes on if later writes overtake them.
 
         This applies both to too many later writes and to too large ones.

@@ -99,7 +99,7 @@ class ScopeTests(SynchronousTestCase):
             found = scope_of("kubelet", request, Form("json", transform, "v1"))
             self.assertEqual(("spec.nodeName=a", ""), (found.collection.view, found.field_selector))
 
-    def test_nonsense(self):
+    def test_invalid(self):
         """Invalid selectors are rejected with the API's message."""
         for options in ({"label_selector": "a b"}, {"field_selector": "metadata.name"}):
             error = self.assertRaises(RequestFailed, self.scope, **options)

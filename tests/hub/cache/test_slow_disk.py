@@ -81,7 +81,7 @@ class SlowDiskTests(LoggedCacheTestCase):
         self.assertEqual("999", self.get("a").item.version)
         self.assertEqual(before + 2, self.cache.stats.written)
 
-    def test_bound(self) -> None:
+    def test_limit(self) -> None:
         """Over the limit the oldest changes are dropped, counted, logged and known to reads."""
         self.writer.release()
         self.stop()
@@ -133,7 +133,7 @@ class SlowDiskTests(LoggedCacheTestCase):
         tell_list(self.cache, [item("new", 150)], 300)
         self.assertEqual((True, {"new": "150"}), (self.read()[1], self.names()))
 
-    def test_dropped_behind_a_list_that_is_tried_again(self) -> None:
+    def test_dropped_after_a_list_that_is_retried(self) -> None:
         """A list that failed at first does not hide changes that were dropped meanwhile."""
         self.start_small(connect=connect_failing)
         tell_list(self.cache, [item("a", 50)], 100)

@@ -199,7 +199,7 @@ class DiscardCloudServiceTests(FilterTestCase):
         service = annotated({"svc.openyurt.io/discard": "true"}, type="LoadBalancer")
         self.assertIsNone(self.changed(service))
 
-    def test_kept(self):
+    def test_cached(self):
         """Other LoadBalancers and other Services stay."""
         for members_json in ({"svc.openyurt.io/discard": "false"}, {}, None, []):
             self.assertStays(annotated(members_json, type="LoadBalancer"))
@@ -323,7 +323,7 @@ class NodePortIsolationTests(FilterTestCase):
         self.filter = self.site.make(nodeportisolation.maker)
         self.assertStays(self.service("west"))
 
-    def test_told(self):
+    def test_reported(self):
         """A change of the pool, not of its nodes, is reported once the filter was used."""
         self.site.pools.mates()
         self.site.label("west")
@@ -482,7 +482,7 @@ class ServiceTopologyTests(FilterTestCase):
             found["subsets"],
         )
 
-    def test_told(self):
+    def test_reported(self):
         """A change of a Service's annotation, or of the pool's nodes, is reported."""
         self.say("")
         self.assertEqual(0, self.site.changes)
@@ -503,7 +503,7 @@ class ServiceTopologyTests(FilterTestCase):
         self.site.put_pool("east", "edge-1", "edge-4")
         self.assertEqual(told, self.site.changes)
 
-    def test_pool_unasked(self):
+    def test_pool_not_used(self):
         """Pools are followed only once a Service refers to them."""
         site = Site()
         site.make(servicetopology.maker)
@@ -546,7 +546,7 @@ class ReachabilityTests(SynchronousTestCase):
         ),
     }
 
-    def test_led_while_it_is_reached(self):
+    def test_redirected_while_reachable(self):
         """Objects are unchanged until pods can reach the hub; each change is reported once."""
         for module, obj in self.objects.items():
             site = Site()

@@ -53,7 +53,7 @@ class RelistTests(SynchronousTestCase):
         settle(self.server.clock, connection)
         self.assertEqual([], self.filters.ends)
 
-    def test_told(self):
+    def test_reported(self):
         """The client of a filtered watch gets an ERROR event, and the watch ends normally."""
         connection = self.watch()
         self.change(connection)
@@ -73,7 +73,7 @@ class RelistTests(SynchronousTestCase):
         self.assertTrue(connection.aborted)
         self.assertNotIn(b"ERROR", connection.sent)
 
-    def test_refused(self):
+    def test_rejected(self):
         """The response of a rejected watch gets no additional event, but is aborted."""
         self.begun = False
         for fields in ((), [(b"Content-Length", b"20")]):

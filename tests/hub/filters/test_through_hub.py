@@ -89,14 +89,14 @@ class ThroughHubTests(World):
         """Advance the clock past a round, and one more second."""
         self.pass_time(SETTLE + SPREAD + 1)
 
-    def test_asked_in_json(self):
+    def test_requested_in_json(self):
         """JSON is requested from the API, but only if a filter applies."""
         self.list()
         self.assertIn("Accept: application/json\r\n", self.received_request())
         self.list(ENVOY)
         self.assertIn("Accept: application/vnd.kubernetes.protobuf,", self.received_request())
 
-    def test_kept_whole(self):
+    def test_cached_unfiltered(self):
         """The client gets the endpoints on the node; the cache has the unfiltered object."""
         self.say("kubernetes.io/hostname")
         self.configure("kubelet")
@@ -124,7 +124,7 @@ class ThroughHubTests(World):
         self.assertTrue(client.connected)
         self.assertNotIn(b"410", client.sent)
 
-    def test_reach(self):
+    def test_reachability(self):
         """Once pods can reach the hub, the kubelet lists again, and gets the hub as the API."""
         self.site.reach.update(False)
         services = "/api/v1/services?fieldSelector=metadata.name%3Dkubernetes"

@@ -75,7 +75,7 @@ class WatchesTests(SynchronousTestCase):
             self.clock.pump([0.5] * 4)
         self.assertEqual([1.5, 2.0, 2.5], [when for _, when in self.ended])
 
-    def test_bounded(self):
+    def test_limited(self):
         """However often something changes, there is a minimum interval between rounds."""
         with mock.patch.object(watches.random, "uniform", return_value=0.0):
             for number in range(100):

@@ -77,7 +77,7 @@ class CachingTests(World):
         self.assertEqual([200, 200], [one[0] for one in self.client_responses("GET", "GET")])
         self.assertEqual("7", self.cached("one", client=f"kubelet {ACCOUNT}"))
 
-    def test_owner_that_is_not_told(self):
+    def test_unknown_owner(self):
         """After some seconds it is forwarded, and not cached for the claimed owner."""
         forged = service_account_token("kube-system", "coredns")
         self.users[forged] = Deferred()
@@ -237,7 +237,7 @@ class CachingTests(World):
         self.get(obj=status, status=b"404 Not Found")
         self.assertIsNone(self.cached("one"))
 
-    def test_gone_in_all_forms(self):
+    def test_deleted_in_all_forms(self):
         """It is removed from all forms and views, such as Tables."""
         others = ({"form": "json:Table.v1"}, {"view": "status.phase=Running"})
         status = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
@@ -450,7 +450,7 @@ class DocumentTests(World):
         """Return whether one is cached."""
         return self.successResultOf(self.cache.document("", path, "application/json")) is not None
 
-    def test_bound(self):
+    def test_limit(self):
         """The size of incomplete documents is limited; a pod may use as much as it leaves free."""
         self.begin_one("/version")
         self.begin_one("/apis")

@@ -33,7 +33,7 @@ class FilterTests(World):
 
         self.filters.change = change
 
-    def test_what_is_asked_for(self):
+    def test_the_requested_forms(self):
         """Uncompressed JSON is requested from the API."""
         protobuf = b"Accept: application/vnd.kubernetes.protobuf,application/json"
         self.send_request(PODS, KUBELET, protobuf, b"Accept-Encoding: gzip")

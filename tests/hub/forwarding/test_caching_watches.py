@@ -81,7 +81,7 @@ class WatchTests(World):
             self.watch(query, event("ADDED", pod("two", "11")), event("BOOKMARK", BOOKMARK))
             self.assertEqual("9", self.version())
 
-    def test_versions_behind_a_list_that_is_not_kept(self):
+    def test_versions_after_a_list_that_is_not_cached(self):
         """A watch after a list that was not cached does not make the cached list newer."""
         self.list(pod("one"), pod("gone", "2"), version="10")
         self.list(version="20", fields=[b"Content-Encoding: br"])
@@ -221,7 +221,7 @@ class ConfiguredTests(World):
         self.assert_refused()
         self.assert_kept()
 
-    def test_told_amid_a_watch(self):
+    def test_reported_during_a_watch(self):
         """A filtered watch gets the ERROR event at once."""
         self.filters.change = lambda obj: obj
         self.watch()

@@ -177,7 +177,7 @@ class ReadBehindTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_no_room(self):
-        """A list without room is forwarded, and nothing of it is kept."""
+        """A list without room is forwarded, and nothing of it is cached."""
         self.listing.room = 5
         self.body.write(b"abc")
         self.body.write(b"def")

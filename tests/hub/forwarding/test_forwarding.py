@@ -61,7 +61,7 @@ class StopTests(World):
             self.assertEqual(503, status)
             self.assertIn(b"the hub is stopping", body)
 
-    def test_watch_that_was_refused(self):
+    def test_watch_that_was_rejected(self):
         """The API's response to it is completed."""
         self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
         self.respond(
@@ -108,7 +108,7 @@ class OnlineTests(World):
         self.assertEqual([(200, b"ok")], self.client_responses())
         self.assertEqual([], self.offline.calls)
 
-    def test_connections_are_kept(self):
+    def test_connections_are_reused(self):
         """The next request uses the same connection."""
         for _ in range(3):
             self.send_request("/version")
@@ -185,7 +185,7 @@ class OnlineTests(World):
 class LostServerTests(World):
     """A server fails while requests are in progress."""
 
-    def test_refused(self):
+    def test_rejected(self):
         """Another server is used for any method, because nothing was sent."""
         self.connections.refuses[self.api_servers[0]] = RequestFailed(502, "refused")
         self.send_request("/api/v1/nodes", method=b"POST", body=b"{}")
@@ -248,7 +248,7 @@ class LostServerTests(World):
         self.pass_time(0.6)
         self.assertEqual(["a", "b"], self.checked)
 
-    def test_not_kept(self):
+    def test_not_cached(self):
         """If the data is not cached then, the response is 503, not 404."""
         self.offline.is_cached = succeed(False)
         for server in self.api_servers:
@@ -335,7 +335,7 @@ class LostServerTests(World):
         self.pass_time(2.6)
         self.assertEqual([(200, b"")], self.client_responses())
 
-    def test_refusal_of_a_watch(self):
+    def test_rejection_of_a_watch(self):
         """The response of a rejected watch is aborted, so that it does not look complete."""
         self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
         self.respond(WATCHING.replace(b"200 OK", b"410 Gone") + b'6\r\n{"kind\r\n')
@@ -410,7 +410,7 @@ class TimeoutTests(World):
             self.pass_time(0.4)
             self.assertEqual(1, len(self.offline.calls), timeout)
 
-    def test_not_kept(self):
+    def test_not_cached(self):
         """If the data is not cached, the request goes on: only the API knows if it exists."""
         self.offline.is_cached = succeed(False)
         self.send_request("/api/v1/nodes/edge-1?timeout=10s", KUBELET)
@@ -593,7 +593,7 @@ class KubeletLeaseTests(World):
 class OddRequestTests(World):
     """Requests that are not for the API."""
 
-    def test_refused(self):
+    def test_rejected(self):
         """They are rejected with a Status, and not forwarded."""
         for target, method, status in (
             ("/api/v1/namespaces/..%2f/pods", b"GET", 400),

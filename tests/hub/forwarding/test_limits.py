@@ -29,7 +29,7 @@ class LimitTests(World):
         self.respond(OK)
         self.assertEqual([(200, b"ok")], self.client_responses())
 
-    def test_other_bounds_from_now_on(self):
+    def test_changed_limits(self):
         """Current requests continue; later ones are subject to the new limits."""
         self.limited.set_limits(1, 1)
         self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
@@ -41,7 +41,7 @@ class LimitTests(World):
         self.send_request(f"{PODS}?watch=1", KUBELET, JSON)
         self.assertEqual((b"", b""), (first.sent, self.client.sent))
 
-    def test_places_are_given_back(self):
+    def test_shares_are_released(self):
         """The end of a request frees its place for the next one."""
         for _ in range(5):
             self.send_request("/version")
@@ -90,7 +90,7 @@ class PodLimitTests(PodWorld):
             self.assertEqual(b"", self.client.sent)
 
     def test_other_pods(self):
-        """A pod may use as much as it leaves free; ended requests free their places."""
+        """A pod may use as much as it leaves free; ended requests release their share."""
         self.local = False
         self.limited.set_limits(4, 4)
         for target in ("/version", f"{PODS}?watch=1"):

@@ -66,7 +66,7 @@ class StartTests(World):
         self.pass_time(0.04, step=0.02)
         self.assertEqual([(200, b"from the cache")], self.client_responses())
 
-    def test_nothing_is_kept(self):
+    def test_nothing_is_cached(self):
         """Otherwise it waits for the first health check, and never gets a 404 before."""
         self.offline.is_cached = succeed(False)
         self.send_request(PODS, KUBELET)
@@ -142,7 +142,7 @@ class SlowStartTests(World):
         self.silent.update(self.api_servers)
         super().begin()
 
-    def test_nothing_is_kept(self):
+    def test_nothing_is_cached(self):
         """A request for data that is not cached gets no 404 before they are complete."""
         self.offline.is_cached = succeed(False)
         self.send_request(PODS, KUBELET)

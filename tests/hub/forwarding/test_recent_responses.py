@@ -38,7 +38,7 @@ class RepeatsTests(SynchronousTestCase):
         self.assertFalse(self.repeats.is_recent("a", b"2"))
         self.assertFalse(self.repeats.is_recent("a", b"1"), "it was not the last one")
 
-    def test_bounds(self):
+    def test_limits(self):
         """Long responses are not remembered, and the oldest are evicted."""
         long = b"x" * (MAX_RESPONSE_SIZE + 1)
         self.repeats.is_recent("a", b"1")

@@ -53,7 +53,7 @@ class TokenTests(World):
             self.assertIsNone(self.owner(forged))
         self.assertEqual([forged] * 4, self.reviewed)
 
-    def test_review_that_is_refused(self):
+    def test_review_that_is_rejected(self):
         """A token that the API rejects in a review is forgotten."""
         self.users["abc"] = ACCOUNT
         self.get()
@@ -62,7 +62,7 @@ class TokenTests(World):
         self.get(b"403 Forbidden")
         self.assertIsNone(self.owner())
 
-    def test_refused(self):
+    def test_rejected(self):
         """So is one whose request gets 401; an unknown one stays unknown."""
         self.get(b"401 Unauthorized")
         self.assertIsNone(self.owner())
@@ -73,7 +73,7 @@ class TokenTests(World):
         self.get(b"401 Unauthorized")
         self.assertIsNone(self.owner())
 
-    def test_refused_once(self):
+    def test_rejected_once(self):
         """A token that is accepted again afterwards is reviewed within a minute."""
         self.users["abc"] = ACCOUNT
         self.get()
@@ -83,7 +83,7 @@ class TokenTests(World):
         self.assertEqual(ACCOUNT, self.owner())
         self.assertEqual(["abc"] * 2, self.reviewed)
 
-    def test_refused_by_another(self):
+    def test_rejected_by_another(self):
         """If the 401 may not be the API's own, the token is reviewed, and the review decides."""
         self.users["abc"] = ACCOUNT
         self.get()
@@ -98,7 +98,7 @@ class TokenTests(World):
         self.get(b"401 Unauthorized", path=OF_OTHERS[0][1])
         self.assertIsNone(self.owner())
 
-    def test_refused_by_another_again_and_again(self):
+    def test_rejected_by_another_repeatedly(self):
         """It is reviewed once a minute with the next request, whether or not reviews get responses.
 
         Its cached state stays.
@@ -117,7 +117,7 @@ class TokenTests(World):
             self.assertEqual(["abc"], self.reviewed)
             self.assertEqual(ACCOUNT, self.owner())
 
-    def test_refused_again_and_again(self):
+    def test_rejected_repeatedly(self):
         """An unknown token is removed from the cache once a minute, a known one at once."""
         report = []
         self.patch(self.cache, "delete_token", report.append)
@@ -162,7 +162,7 @@ class TokenTests(World):
         self.get()
         self.assertEqual(["abc"], self.reviewed)
 
-    def test_bound(self):
+    def test_limit(self):
         """The number of concurrent reviews of made-up tokens is limited."""
         names = [f"made-up-{number}" for number in range(100)]
         self.users.update((name, Deferred()) for name in names)
@@ -170,7 +170,7 @@ class TokenTests(World):
             self.get(token=name)
         self.assertEqual(names[:64], self.reviewed)
 
-    def test_bound_of_one_pod(self):
+    def test_limit_of_one_pod(self):
         """A pod with made-up tokens leaves reviews to others."""
         self.local = False
         names = [f"made-up-{number}" for number in range(100)]

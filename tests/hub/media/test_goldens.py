@@ -163,7 +163,7 @@ class MediaTests:
         with self.assertRaises(BadBody):
             read_watch(codec, [golden(f"watch.{self.ending}")], largest)
 
-    def test_nonsense(self):
+    def test_invalid(self):
         """Other data is rejected with a one-line message, early or at its end."""
         codec = codec_of(self.encoding)
         for data in (b"", b"[]", b"null", b"x" * 5000, b"\x80" * 50, b"\xff" * 50, b"{}", b"  "):

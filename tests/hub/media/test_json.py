@@ -126,7 +126,7 @@ class ListTests(SynchronousTestCase):
                 with self.assertRaises(BadBody):
                     read_list(JSON, [text], 2**21)
 
-    def test_refused(self):
+    def test_rejected(self):
         """These are not lists of objects."""
         good = list_of(pod("a"))
         for change in (
@@ -259,7 +259,7 @@ class ObjectTests(SynchronousTestCase):
         with self.assertRaises(BadBody):
             JSON.is_terminating(compact({"metadata": ending, "spec": 7}), NAMESPACE)
 
-    def test_refused(self):
+    def test_rejected(self):
         """These are not objects."""
         for body in (b"", b"[]", b"{", b'{"metadata":7}', b"{}{}", b"[" * 100_000, b"\xff"):
             with self.assertRaises(BadBody):
@@ -309,7 +309,7 @@ class WatchTests(SynchronousTestCase):
                 (event,) = read_watch(JSON, pieces, 2**21)
                 self.assertEqual(event.item.name, "a")
 
-    def test_refused(self):
+    def test_rejected(self):
         """These are not events."""
         good = self.event("a")
         for change in (
@@ -384,7 +384,7 @@ class TableTests(SynchronousTestCase):
             self.assertEqual(two.item, one.item)
             self.assertEqual((three.item.version, three.initial_events_end), ("11", True))
 
-    def test_refused(self):
+    def test_rejected(self):
         """Objects that are not Tables, and rows without objects, are rejected."""
         plain = {"kind": "Pod", "apiVersion": "v1", **pod("a")}
         for body in (self.body(), self.body(self.row("a"), self.row("b")), compact(plain)):

@@ -93,7 +93,7 @@ class ComparingTests(SynchronousTestCase):
         ):
             self.assertEqual(patch, update_patch(kept, there), kept)
 
-    def test_nonsense(self):
+    def test_invalid(self):
         """Values of other types are lower than any."""
         for value in (None, "x", [], {}, "9"):
             kept = {"count": value, "lastTimestamp": value, "series": value}

@@ -66,7 +66,7 @@ class ListTests(SynchronousTestCase):
             items, _ = read_list(PROTOBUF, pieces, 2**21)
             self.assertEqual([one.name for one in items], list("abc"))
 
-    def test_refused(self):
+    def test_rejected(self):
         """These are not lists of objects."""
         whole = list_of(pod("a"))
         for data in (
@@ -178,7 +178,7 @@ class ObjectTests(SynchronousTestCase):
             item = field(1, field(1, "a") + more) + field(2, spec) + field(3, field(1, "Active"))
             self.assertEqual(held, PROTOBUF.is_terminating(item, type))
 
-    def test_refused(self):
+    def test_rejected(self):
         """These are not objects."""
         for data in (b"", b"k8s", b"{}", MAGIC + b"\x0a", enveloped(b"\x0a\x05")):
             with self.assertRaises(BadBody):
@@ -209,7 +209,7 @@ class WatchTests(SynchronousTestCase):
                 (event,) = read_watch(PROTOBUF, pieces, 2**21)
                 self.assertEqual(event.item.name, "a")
 
-    def test_refused(self):
+    def test_rejected(self):
         """These are not events; one that is too long is rejected by its length."""
         good = body("ConfigMap", {"metadata": {"name": "a"}})
         for event in (

@@ -90,7 +90,7 @@ class TableTests(SynchronousTestCase):
             (row,) = self.table(kept, item(body))["rows"]
             self.assertEqual(["p", "<unknown>"], row["cells"])
 
-    def test_the_version_that_was_asked_for(self):
+    def test_the_requested_version(self):
         """A Table has the requested version of meta.k8s.io."""
         made = conversion(JSON, Form("json", "Table", "v1beta1"), NOW)
         self.assertEqual(TypeMeta("meta.k8s.io/v1beta1", "Table"), made.type)

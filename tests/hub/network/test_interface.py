@@ -105,7 +105,7 @@ class KernelTests(SynchronousTestCase):
         self.assertNotIn(SETTINGS.name, run("ip", "link"))
         remove(SETTINGS)
 
-    def test_somebody_elses(self) -> None:
+    def test_interface_of_another_program(self) -> None:
         """An operator's interface gets the address, and is not removed."""
         run("ip", "tuntap", "add", SETTINGS.name, "mode", "tap")
         self.assertEqual(["169.254.2.1 added", "set up"], ensure(SETTINGS))
@@ -225,7 +225,7 @@ class LifeTests(SynchronousTestCase):
         self.jobs.append(job.func.__name__)
         return fail(self.result) if isinstance(self.result, Exception) else succeed(self.result)
 
-    def test_kept(self) -> None:
+    def test_maintained(self) -> None:
         """It is checked within a minute; callbacks for the address are called."""
         self.assertLessEqual(INTERVAL, 60)
         self.interface.startService()
@@ -252,7 +252,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(([1, 1], [1]), (self.ready, self.refused))
         self.successResultOf(self.interface.stopService())
 
-    def test_refused(self) -> None:
+    def test_rejected(self) -> None:
         """A failed creation is logged once, and retried."""
         self.result = SteeringFailed("not permitted")
         self.interface.startService()

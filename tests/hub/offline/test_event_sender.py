@@ -52,7 +52,7 @@ class SendingTests(OfflineTestCase):
         self.pass_seconds(1)
         self.assertEqual(([], (1, 0)), (self.stored_events(), self.counts()))
 
-    def test_refused(self):
+    def test_rejected(self):
         """An Event that the API rejects is lost, and counted."""
         self.store_events(2)
         self.send = lambda event: succeed(403 if event.path == "/0" else 201)

@@ -36,7 +36,7 @@ class LoopbackTests(OfflineTestCase):
         _, content = self.get_json(TARGET, bearer(TOKEN))
         self.assertEqual(ACCOUNT, content["owner"])
 
-    def test_nonsense(self):
+    def test_invalid(self):
         """A token that was never accepted is rejected."""
         for token in ("nonsense", TOKEN, jwt({"sub": "", "iss": "x"})):
             self.assert_status(401, "Unauthorized", "was not accepted", TARGET, bearer(token))

@@ -114,8 +114,8 @@ class GetTests(OfflineTestCase):
         _, content = self.get_json("/api/v1/namespaces/n/pods/a", PROTOBUF)
         self.assertEqual("10", content["metadata"]["resourceVersion"])
 
-    def test_gone_in_another_form(self):
-        """An object that a newer list in another form lacks does not exist, until it is newer."""
+    def test_deleted_in_another_form(self):
+        """An object missing in a newer list of another form does not exist, until it is newer."""
         target = "/api/v1/namespaces/n/configmaps/a"
         self.store_one("configmaps.v1.core", item("a", 50))
         self.store("configmaps.v1.core", form="protobuf", version=49)
@@ -125,8 +125,8 @@ class GetTests(OfflineTestCase):
         self.store_one("configmaps.v1.core", item("a", 52))
         self.assertEqual(200, self.send_request(target, PROTOBUF)[0])
 
-    def test_pods_gone_in_another_form(self):
-        """The kubelet lists the pods of its node: a pod that the list lacks was deleted."""
+    def test_pods_deleted_in_another_form(self):
+        """The kubelet lists the pods of its node: a pod missing in the list was deleted."""
         of_node = {"field_selector": "spec.nodeName=edge-1"}
         self.store("pods.v1.core", item("a", 50, node="edge-1"), **of_node)
         self.store("pods.v1.core", protobuf_item("b"), form="protobuf", version=51, **of_node)
@@ -145,7 +145,7 @@ class GetTests(OfflineTestCase):
         target = "/api/v1/namespaces/n/secrets/a"
         self.assert_status(503, "ServiceUnavailable", "", target, agent=b"kube-proxy/v1")
 
-    def test_clients_that_are_not_kept(self):
+    def test_clients_that_are_not_cached(self):
         """A client that is not cached gets a response that says so."""
         target = "/api/v1/namespaces/n/secrets/a"
         self.assert_status(

@@ -46,7 +46,7 @@ class FailureTests(OfflineTestCase):
         self.patch(self.cache, "get", lambda *key: fail(CacheFailed("the disk is broken")))
         self.assert_status(503, "ServiceUnavailable", "the disk is broken", TARGET)
 
-    def test_disks_that_fail_before_it_is_known_who_asks(self):
+    def test_disks_that_fail_before_the_owner_is_known(self):
         """This includes the lookup of a token's owner, and the reads of a write."""
         token = service_account_token("n", "web")
         spec = {"boundObjectRef": {"kind": "Pod", "name": "p"}}
@@ -107,7 +107,7 @@ class CachedOnlyTests(OfflineTestCase):
         self.assertEqual({}, self.offline.responses)
         self.found.clear()
 
-    def test_kept(self):
+    def test_cached(self):
         """Cached data is served, and counted."""
         self.store("services.v1.core", item("a"))
         self.store_document("/version", b"{}")
@@ -117,7 +117,7 @@ class CachedOnlyTests(OfflineTestCase):
         counts = {("get", "200"): 2, ("list", "200"): 1}
         self.assertEqual(counts, self.offline.responses)
 
-    def test_not_kept(self):
+    def test_not_cached(self):
         """If it is not cached, or not for this caller, nothing is sent."""
         for target in (TARGET, "/api/v1/services", "/version"):
             self.assert_silent(target)

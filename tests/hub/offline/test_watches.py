@@ -114,7 +114,7 @@ class BeginningTests(WatchTestCase):
         self.assert_status(400, "BadRequest", "resourceVersionMatch", target)
 
     def test_kubelets_pods(self):
-        """A watch does not tell the kubelet that there are no pods, either."""
+        """A watch does not show the kubelet an empty list of pods, either."""
         self.store("pods.v1.core")
         self.assert_status(404, "NotFound", "never listed", "/api/v1/pods?watch=1")
 

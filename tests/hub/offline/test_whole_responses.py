@@ -54,7 +54,7 @@ class WholeAnswerTests(StalledTestCase):
         status, fields, body = self.send_request(OPENAPI, method=b"HEAD")
         self.assertEqual((200, b"100000", b""), (status, fields[b"content-length"], body))
 
-    def test_bound(self):
+    def test_limit(self):
         """Clients that do not read share a limit, and release their share when they disconnect."""
         self.store_document(OPENAPI, bytes(MAX_BEING_SENT // 2))
         self.store_document("/version", b"{}")

@@ -237,7 +237,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual({201: 625, 503: 15}, Counter(found))
         self.assert_rejected(503, "n:loud use the whole share", field)
 
-    def test_shares_are_of_what_is_kept(self):
+    def test_shares_of_stored_events(self):
         """The stored size counts: with an added time, non-ASCII text is twice as long."""
         token = service_account_token("n", "loud")
         self.accept(token)
@@ -271,7 +271,7 @@ class EventTests(OfflineTestCase):
         self.assertEqual(413, self.create(b"")[0])
         self.assertEqual(0, len(self.stored_events()))
 
-    def test_when_nothing_can_be_kept(self):
+    def test_when_nothing_can_be_stored(self):
         """If nothing can be written to disk, no Event is accepted."""
         self.cache.trouble = "the disk is full"
         status = self.assert_status(
@@ -324,7 +324,7 @@ class TokenReviewTests(OfflineTestCase):
         type = TypeMeta("authentication.k8s.io/v1", "TokenReview")
         self.assertEqual(expected, self.review(envelope(type, message), PROTOBUF))
 
-    def test_nobodys(self):
+    def test_no_account(self):
         """Tokens that are unknown, of other users, or for audiences are not authenticated."""
         person = jwt({"iss": "https://sso", "sub": "alice"})
         placeholder, _ = self.tokens.issue("n", "web", [])
@@ -350,7 +350,7 @@ class TokenReviewTests(OfflineTestCase):
             self.assertFalse(self.review({"token": "x" * length})["authenticated"])
         self.assertEqual(1, read_token.cache_info().currsize)
 
-    def test_nonsense(self):
+    def test_invalid(self):
         """An invalid review is rejected."""
         surrogate = b'{"spec": {"token": "\\ud800"}}'
         for body, *fields in ((b"x",), (b"x", PROTOBUF), (surrogate,)):
@@ -428,7 +428,7 @@ class TokenRequestTests(OfflineTestCase):
             self.assertEqual((403, "Forbidden"), (status, content["reason"]), spec)
             self.assertIn("node edge-1 knows no pod", content["message"])
 
-    def test_nonsense(self):
+    def test_invalid(self):
         """An invalid request is rejected, also one with an incomplete character."""
         for body in (b"x", b'{"spec": {"boundObjectRef": {"kind": "Pod", "name": "\\ud800"}}}'):
             status, content = self.request(body)

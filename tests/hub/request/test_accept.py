@@ -194,7 +194,7 @@ class FieldTests(SynchronousTestCase):
 class FormTests(SynchronousTestCase):
     """The same for the parsed forms."""
 
-    def test_kept(self):
+    def test_cached(self):
         """Objects and metadata in JSON are left, in order."""
         metadata = Form("json", "PartialObjectMetadata", "v1")
         forms = (Form("protobuf"), metadata, Form("json", "Table", "v1"), Form("json"))

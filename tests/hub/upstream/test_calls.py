@@ -31,7 +31,7 @@ class OwnerTests(PlayedServers):
     )
 
     def test_not_said_now(self):
-        """If the API cannot say at the moment, it is asked again, but not if it rejects this."""
+        """The request is repeated if the API cannot respond now, but not if it is rejected."""
         passing = [(answered, None) for answered in (401, 429, 500, 503)]
         for answered, status in (*passing, (403, 401), (404, 401)):
             sent = self.calls.send_event(self.event)
@@ -164,11 +164,11 @@ class UserTests(PlayedServers):
         self.respond(201, review(username="system:serviceaccount:n:web"))
         self.assertEqual("system:serviceaccount:n:web", self.successResultOf(asked))
 
-    def test_refused(self):
+    def test_rejected(self):
         """401 means that the token is not valid."""
         self.failureResultOf(self.send(401), TokenRejected)
 
-    def test_not_told(self):
+    def test_unknown_owner(self):
         """Other responses say nothing; the anonymous user is not an owner, either."""
         for answer in (
             (400, review(username="a")),
@@ -211,7 +211,7 @@ class UserTests(PlayedServers):
         self.respond(403)
         self.assertEqual("", self.successResultOf(asked))
 
-    def test_connections_that_were_kept(self):
+    def test_reused_connections(self):
         """Idle connections may all have been closed, so the retry uses a new one."""
         first, second = self.send(), self.send()
         for number, asked in enumerate((first, second)):

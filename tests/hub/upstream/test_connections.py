@@ -79,13 +79,13 @@ class ConnectionsTests(TestCase):
 
     async def send(self, as_node=True, server=None):
         """Return the client's name as the server sees it."""
-        connection = await maybeDeferred(self.connections.take, server or self.server, as_node)
+        connection = await maybeDeferred(self.connections.acquire, server or self.server, as_node)
         return (await fetch(connection, b"GET", b"/", [(b"Host", b"api")])).body.decode()
 
     async def assert_rejected(self, server):
         """Return the error of a connection."""
         failure = await self.assertFailure(
-            maybeDeferred(self.connections.take, server, True), RequestFailed
+            maybeDeferred(self.connections.acquire, server, True), RequestFailed
         )
         self.assertIn(str(server), failure.text)
         return failure.text
@@ -122,7 +122,7 @@ class ConnectionsTests(TestCase):
         server = self.listen_with(self.factory)
         self.assertIn("it does not speak TLS: check the port", await self.assert_rejected(server))
 
-    async def test_nobody_listens(self):
+    async def test_connection_refused(self):
         """A closed port is an error."""
         server = Server("localhost", free_ports.take())
         self.assertIn("refused", await self.assert_rejected(server))
@@ -138,7 +138,7 @@ class ConnectionsTests(TestCase):
         server = self.listen_with(Factory.forProtocol(Protocol))
         self.assertIn("no connection within 0.05 s", await self.assert_rejected(server))
 
-    async def test_certificate_refused(self):
+    async def test_certificate_rejected(self):
         """A server that rejects the hub's certificate is reported as such to the first request."""
         foreign = Issuer.make(self).node("edge-1")
         trusting = replace(foreign, authorities=self.identity.node.credentials.authorities)

@@ -203,7 +203,7 @@ class RenewalTests(PlayedServers):
 class SignOfLifeTests(PlayedServers):
     """The responses of healthy servers."""
 
-    def test_refusals(self):
+    def test_rejections(self):
         """A server that rejects the renewal is healthy; the consequence is logged once."""
         for status in (403, 403, 409, 422, 429):
             checked = self.check()
@@ -261,7 +261,7 @@ class SignOfLifeTests(PlayedServers):
         self.assertTrue(self.identity.is_accepted[-1])
         self.note_refusal()
 
-    def test_acceptance_without_the_one_that_refused(self):
+    def test_acceptance_without_the_one_that_rejected(self):
         """A server that has rejected it and then does not respond does not count, until it does."""
         self.note_refusal()
         self.check().addErrback(lambda _: None).cancel()
@@ -273,7 +273,7 @@ class SignOfLifeTests(PlayedServers):
         self.failureResultOf(checked, CheckFailed)
         self.assertTrue(self.accept())
 
-    def test_refusal_and_a_try_that_takes_too_long(self):
+    def test_rejection_and_an_attempt_that_times_out(self):
         """A response is not replaced by a later attempt of the same check without a response."""
         self.note_refusal()
         self.check(fresh=True).addErrback(lambda _: None).cancel()
@@ -308,7 +308,7 @@ class SignOfLifeTests(PlayedServers):
     def test_many_slow_answers(self):
         """A check waits for no other request: a busy server is not unhealthy."""
         for _ in range(POOL.max_per_key):
-            stored = maybeDeferred(self.connections.take, self.first, True)
+            stored = maybeDeferred(self.connections.acquire, self.first, True)
             asked = stored.addCallback(fetch, b"GET", b"/api/v1/pods", [(b"Host", b"a")])
             asked.addErrback(lambda failure: failure.trap(ExchangeFailed))
         checked = self.check()
@@ -407,7 +407,7 @@ class EventTests(PlayedServers):
         self.assertIn(b"Content-Type: application/x-\xe9\r\n", self.connections.played[0].sent)
         self.respond(400)
 
-    def test_nobody_answers(self):
+    def test_no_response(self):
         """Without a healthy server, or without a response, there is no status."""
         self.connections.refuses[self.first] = RequestFailed(502, "refused")
         self.assertIsNone(self.successResultOf(self.send()))

@@ -31,10 +31,10 @@ _LISTS_SHARE = 0.8
 
 
 class PendingWrite:
-    """A place in the line behind lists that are still being parsed, or of such a list.
+    """A write that waits for lists that are still being parsed, or the write of such a list.
 
-    ``callback`` is the function to call at its turn, ``None`` while it is not known; ``size`` is
-    the memory that it takes, in bytes. If it ``is_ordered``, it is called only at its turn.
+    ``callback`` is called once all earlier lists are parsed, and is ``None`` while it is not known;
+    ``size`` is the memory that it takes, in bytes. If it ``is_ordered``, it never overtakes others.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class PendingWrite:
 
     @property
     def must_wait(self) -> bool:
-        """Whether it cannot be called before its turn."""
+        """Whether it cannot be called before the earlier ones."""
         return self._is_ordered or self.callback is None
 
 
@@ -62,7 +62,7 @@ class WriteQueue:
 
     ``max_size`` is the limit of their memory in bytes, including lists that are being received.
     Over it the oldest writes are dropped, and ``on_drop`` is called with the number of objects or
-    lists. An :class:`MarkIncomplete` in their place records that their collections are incomplete
+    lists. A :class:`MarkIncomplete` in their place records that their collections are incomplete
     until they are listed again. ``uses_queue(client)`` returns whether a client uses this queue; it
     is also called in the writer thread. ``on_added`` is called when something was added.
     """
@@ -81,13 +81,13 @@ class WriteQueue:
         self._queued: deque[Write] = deque()
         self._taken: list[Write] = []
         self._postponed: list[Write] = []
-        self._open: Changes | None = None
+        self._last_changes: Changes | None = None
         self._barriers: dict[int, list[Deferred[None]]] = {}
         self._pending: deque[PendingWrite] = deque()
         self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
         # Those among the writes, of which there may be very many.
         self._markers: set[MarkIncomplete] = set()
-        # The write behind lists that were overtaken by newer data, and its place in the line.
+        # The write behind lists that were overtaken by newer data, and its pending write.
         self._late_marker: MarkIncomplete | None = None
         self._late_pending: PendingWrite | None = None
         self.size = 0
@@ -108,7 +108,7 @@ class WriteQueue:
 
     def put_at_once(self, write: Write) -> None:
         """Queue a write whose turn has come."""
-        self._open = None
+        self._last_changes = None
         self._queued.append(write)
         self.size += write.size
         self._enforce_limit()
@@ -125,7 +125,7 @@ class WriteQueue:
             self._add_tombstone(
                 key, Tombstone(change.version, None if scope_exit is None else scope_exit.part)
             )
-        changes = None if is_late else self._place(key, change)
+        changes = None if is_late else self._target_of(key, change)
         # What an object has left is written with its removal, in one transaction.
         target = changes or (self._last() if scope_exit is not None else None)
         if target is None:
@@ -181,7 +181,7 @@ class WriteQueue:
             size += self._queued[0].size
             self._taken.append(self._queued.popleft())
         if not self._queued:
-            self._open = None
+            self._last_changes = None
         return list(self._taken)
 
     def done(self) -> None:
@@ -224,7 +224,7 @@ class WriteQueue:
 
     def resume(self) -> None:
         """Queue the postponed writes behind all others."""
-        self._open = None
+        self._last_changes = None
         self._queued += self._postponed
         self._postponed.clear()
 
@@ -243,20 +243,20 @@ class WriteQueue:
             taken.pop()
             self._markers.discard(last)
         self._queued.extendleft(reversed(taken))
-        self._open = None
+        self._last_changes = None
         self._enforce_limit()
 
     def reserve(self) -> PendingWrite:
-        """Return the place of a list that was received and is still being parsed.
+        """Return the pending write of a list that was received and is still being parsed.
 
-        All later writes are behind it.
+        All later writes wait for it.
         """
         pending = PendingWrite()
         self._pending.append(pending)
         return pending
 
     def fulfil(self, pending: PendingWrite, callback: Callable[[], object], size: int) -> None:
-        """Set the function that is called at the turn of a place."""
+        """Set the callback of a reserved write, and run those whose predecessors are complete."""
         self._on_added()
         pending.callback, pending.size = callback, size
         self.size += size
@@ -273,15 +273,15 @@ class WriteQueue:
         self.size += size
         if len(self._pending) > MAX_PENDING or self.size > self._max_size:
             # Late lists are corrected by their versions, if these can be compared.
-            line = self._pending
-            self._pending = deque(pending for pending in line if pending.must_wait)
+            overtaken = self._pending
+            self._pending = deque(pending for pending in overtaken if pending.must_wait)
             self._add_late_marker()
-            for pending in line:
+            for pending in overtaken:
                 if not pending.must_wait:
                     self._run(pending)
 
     def _add_late_marker(self) -> None:
-        """Put an Unlist behind the lists in line, for dropped changes that have overtaken them."""
+        """Add a marker after the pending lists, for dropped changes that have overtaken them."""
         for pending in reversed(self._pending):
             if pending is self._late_pending:
                 return
@@ -329,7 +329,7 @@ class WriteQueue:
         if len(self._tombstones) > MAX_TOMBSTONES:
             self._tombstones.popitem(last=False)
 
-    def _place(self, key: Key, change: Change) -> Changes | None:
+    def _target_of(self, key: Key, change: Change) -> Changes | None:
         """Return where a change belongs, ``None`` if a newer one is queued."""
         for write in reversed(self._queued):
             if not isinstance(write, Changes):
@@ -351,10 +351,10 @@ class WriteQueue:
 
     def _last(self) -> Changes:
         """Return the changes at the end of the queue."""
-        if self._open is None or self._open.size >= MAX_BATCH_SIZE:
-            self._open = Changes()
-            self._queued.append(self._open)
-        return self._open
+        if self._last_changes is None or self._last_changes.size >= MAX_BATCH_SIZE:
+            self._last_changes = Changes()
+            self._queued.append(self._last_changes)
+        return self._last_changes
 
     def _finish(self, write: Write) -> None:
         self.size -= write.size
@@ -370,8 +370,8 @@ class WriteQueue:
         """Drop a write that is older than all queued ones; return the incomplete collections."""
         if write is self._late_marker:
             self._late_marker = None
-        if write is self._open:
-            self._open = None
+        if write is self._last_changes:
+            self._last_changes = None
         incomplete = write.drop()
         self._mark_incomplete(
             write if isinstance(write, MarkIncomplete) else MarkIncomplete(set(incomplete))
