@@ -148,7 +148,7 @@ def served(pages: SocketPages) -> set[str]:
     listed = json.loads(pages.site.ask("/v1").body)["paths"]
     found = set()
     for path in ("/v1", *listed):
-        [allowed] = re.findall(r"only (.+) are answered", pages.site.ask(path, "PUT").body.decode())
+        [allowed] = re.findall(r"only (.+) are allowed", pages.site.ask(path, "PUT").body.decode())
         found |= {f"{method} {path}" for method in allowed.split(", ") if method != "HEAD"}
     return found
 
