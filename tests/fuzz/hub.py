@@ -8,9 +8,9 @@ from functools import partial
 from typing import Any
 
 from tests.fuzz.cases import PLAN, Target, cut
-from tests.hub.codec.encoding import MAGIC, field, message
-from tests.hub.codec.goldens import golden
-from tests.hub.codec.support import codec_of, read_list, read_watch, written_list
+from tests.hub.media.goldens import golden
+from tests.hub.media.protobuf_encoding import MAGIC, field, message
+from tests.hub.media.support import codec_of, read_list, read_watch, written_list
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import HeadError, HeadLimits, RequestHead, RequestHeadReader
 from yurttunnel.hub.cache.selectors import scope_of
