@@ -19,7 +19,7 @@ from yurttunnel.server.siblings.feed import (
     NodeEntry,
     decode_line,
     encode_entry,
-    encode_gone,
+    encode_removal,
 )
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.wire.codes import Code
@@ -39,7 +39,7 @@ class LineTests(SynchronousTestCase):
             self.assertEqual(b"\n", line[-1:])
             self.assertEqual(1, line.count(b"\n"))
             self.assertEqual(entry, decode_line(line[:-1]))
-        self.assertEqual(7, decode_line(encode_gone(7)[:-1]))
+        self.assertEqual(7, decode_line(encode_removal(7)[:-1]))
 
     def test_as_specified(self):
         """A line is as specified in docs/protocol.md, and unknown fields are ignored."""
@@ -50,7 +50,7 @@ class LineTests(SynchronousTestCase):
         entry = NodeEntry(7, "edge-1", parse_identifiers("host=edge-1&ipv4=192.0.2.7"), False)
         self.assertEqual(line, encode_entry(entry))
         self.assertEqual(entry, decode_line(line.replace(b"}", b',"new":[1]}')))
-        self.assertEqual(b'{"number":7}\n', encode_gone(7))
+        self.assertEqual(b'{"number":7}\n', encode_removal(7))
 
     def test_bad_lines(self):
         """Other lines are rejected with a reason."""
@@ -192,13 +192,13 @@ class ReaderTests(SynchronousTestCase):
     def test_cut_anywhere(self):
         """Lines are read in any fragmentation."""
         entry = NodeEntry(1, "edge-1", parse_identifiers("host=edge-1"), False)
-        for byte in encode_entry(entry) + encode_gone(1):
+        for byte in encode_entry(entry) + encode_removal(1):
             self.far.write(bytes([byte]))
         self.assertEqual(([entry, 1], []), (self.listeners, self.failures))
 
     def test_malformed(self):
         """The first malformed line ends the reading, with a reason."""
-        self.far.write(encode_gone(1) + b"nonsense\n" + encode_gone(2))
+        self.far.write(encode_removal(1) + b"nonsense\n" + encode_removal(2))
         self.assertEqual(([1], 1), (self.listeners, len(self.failures)))
         self.far.write(b"more\n")
         self.assertEqual(1, len(self.failures))

@@ -13,7 +13,7 @@ from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.siblings import acceptor
-from yurttunnel.server.siblings.service import LISTED_SECONDS
+from yurttunnel.server.siblings.service import LISTING_TIMEOUT
 from yurttunnel.server.siblings.settings import SIBLING_LIMITS
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.tls import SIBLING_ALPN
@@ -131,7 +131,7 @@ class FindingTests(WorldTests):
     def test_number_of_replicas(self):
         """It counts the listed replicas, and this server if it is not listed; at least one."""
         first = self.server(1, listed=False)
-        self.network.pass_time(LISTED_SECONDS, step=1)
+        self.network.pass_time(LISTING_TIMEOUT, step=1)
         self.assertEqual(1, first.siblings.replicas())
         second = self.server(2)
         self.network.pass_time(1)
@@ -181,7 +181,7 @@ class FindingTests(WorldTests):
         server = self.server(1, listed=False)
         told = []
         self.agent(server).session.on_servers.append(told.append)
-        self.network.pass_time(LISTED_SECONDS - 1, step=1)
+        self.network.pass_time(LISTING_TIMEOUT - 1, step=1)
         self.assertEqual([], told)
         self.network.pass_time(2, step=1)
         self.assertEqual([1], told)
@@ -232,11 +232,11 @@ class FindingTests(WorldTests):
         near.transport.write(b"still here")
         self.network.settle()
         self.assertEqual(b"still here", bytes(far.received))
-        self.assertEqual(1, len(first.siblings._leaving))
+        self.assertEqual(1, len(first.siblings._draining))
         near.transport.abortConnection()
         self.network.pass_time(1)
         self.assertEqual([], second.siblings._acceptor.sessions())
-        self.assertEqual([], first.siblings._leaving)
+        self.assertEqual([], first.siblings._draining)
 
     def test_unreachable(self):
         """An unresponsive sibling is retried, and logged once."""

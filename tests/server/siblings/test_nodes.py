@@ -14,7 +14,7 @@ from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.siblings import feed
 from yurttunnel.server.siblings import session as sibling_session
-from yurttunnel.server.siblings.session import BELIEVED
+from yurttunnel.server.siblings.session import STALE_NODES_TTL
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.shares import OTHER, Holder, Kind
 from yurttunnel.wire.codes import Code
@@ -78,7 +78,7 @@ class NodeTests(TwoServersTests):
         self.list(self.second)
         self.network.pass_time(3)
         goes.session.close(Code.GOING_AWAY, "stopped")
-        self.network.pass_time(BELIEVED, 1)
+        self.network.pass_time(STALE_NODES_TTL, 1)
         self.assertFalse(self.first.knows("edge-2"))
         self.assertTrue(self.first.knows("edge-1"))
         near.transport.write(b"still there")

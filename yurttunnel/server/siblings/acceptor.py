@@ -51,7 +51,7 @@ class SiblingStreams:
     def stream_requested(self, request: IStreamRequest) -> None:
         """Respond with the list of nodes, or with a stream to a target at one of them."""
         if request.host == FEED_HOST:
-            self._tell_nodes(request)
+            self._serve_node_list(request)
             return
         target = _TARGET.fullmatch(request.host)
         try:
@@ -76,7 +76,7 @@ class SiblingStreams:
             self._dialed, self._not_dialed, callbackArgs=(request,), errbackArgs=(request, node)
         )
 
-    def _tell_nodes(self, request: IStreamRequest) -> None:
+    def _serve_node_list(self, request: IStreamRequest) -> None:
         if self._feed is not None:
             request.fail(Code.DENIED, "a session has one list of nodes")
             return

@@ -31,10 +31,10 @@ from yurttunnel.wire.stream_table import Side
 FIRST_DELAY = 0.2
 """The longest delay in seconds before the first retry: streams are waiting."""
 
-LONGEST_DELAY = 3.0
+MAX_DELAY = 3.0
 """The longest delay in seconds, however many attempts have failed."""
 
-LATER = 5
+UNLIKELY_FAILURES = 5
 """The number of failures to assume for the backoff if the next attempt is unlikely to succeed."""
 
 
@@ -42,9 +42,9 @@ LATER = 5
 class SiblingContext:
     """What the clients of one server share.
 
-    ``endpoint(address)`` returns the endpoint of a sibling's port, including TLS. ``drains`` is
-    called with routes to nodes over which nothing new will be opened, ``found`` when an address was
-    identified, and ``closed`` when a session has ended.
+    ``endpoint(address)`` returns the endpoint of a sibling's port, including TLS. ``on_draining``
+    is called with routes to nodes over which nothing new will be opened, ``on_identified`` when an
+    address was identified, and ``on_closed`` when a session has ended.
     """
 
     sessions: SessionContext
@@ -52,9 +52,9 @@ class SiblingContext:
     process: bytes
     settings: SiblingSettings
     endpoint: Callable[[Address], IStreamClientEndpoint]
-    drains: Callable[[frozenset[INodeSession]], object]
-    found: Callable[[], object]
-    closed: Callable[[], object]
+    on_draining: Callable[[frozenset[INodeSession]], object]
+    on_identified: Callable[[], object]
+    on_closed: Callable[[], object]
 
 
 class State(enum.Enum):
@@ -66,7 +66,7 @@ class State(enum.Enum):
     """A connection carries the session."""
     WAITING = "waiting"
     """The last attempt or connection has ended, and a retry is scheduled."""
-    OURSELVES = "ourselves"
+    SELF = "ourselves"
     """The addresses are those of this process."""
     ENDED = "ended"
     """No attempt will be made any more; sessions may still finish their streams."""
@@ -92,14 +92,14 @@ class SiblingClient:
         self._context = context
         self._clock = context.sessions.clock
         self._addresses = addresses
-        self._turn = 0
+        self._address_index = 0
         self._failures = 0
         self._attempt: Deferred[IProtocol] | None = None
         self._retry_call: IDelayedCall | None = None
         self._connection: SessionConnection | None = None
-        self._asked = NO_SESSION
+        self._requested_session = NO_SESSION
         self._current: SiblingSession | None = None
-        self._leaving: set[SiblingSession] = set()
+        self._draining: set[SiblingSession] = set()
 
     # -- for the service -----------------------------------------------------------------------
 
@@ -110,7 +110,7 @@ class SiblingClient:
 
     def sessions(self) -> list[TunnelSession]:
         """Return the session, and those that are finishing their streams."""
-        siblings = [*self._leaving] if self._current is None else [self._current, *self._leaving]
+        siblings = [*self._draining] if self._current is None else [self._current, *self._draining]
         return [sibling.tunnel for sibling in siblings]
 
     def start(self) -> None:
@@ -122,24 +122,24 @@ class SiblingClient:
         if addresses == self._addresses:
             return
         self._addresses = addresses
-        if self.state is State.OURSELVES:
+        if self.state is State.SELF:
             self._connect()
         else:
-            self.try_soon()
+            self.retry_now()
 
-    def try_soon(self) -> None:
+    def retry_now(self) -> None:
         """Make the scheduled attempt now: the sibling has given a sign of life."""
         if self.state is State.WAITING:
             self._failures = 0
             self._stop_waiting()
             self._connect()
 
-    def leave(self, text: str) -> None:
+    def drain(self, text: str) -> None:
         """Open nothing new, and let the sessions end with their last stream."""
         self._end_attempts()
         if self._current is not None:
-            self._leave(self._current)
-        for sibling in list(self._leaving):
+            self._drain(self._current)
+        for sibling in list(self._draining):
             sibling.tunnel.drain(text)
 
     def close(self, code: Code, text: str) -> None:
@@ -152,7 +152,7 @@ class SiblingClient:
 
     def _connect(self) -> None:
         self.state = State.CONNECTING
-        address = self._addresses[self._turn % len(self._addresses)]
+        address = self._addresses[self._address_index % len(self._addresses)]
         factory = Factory.forProtocol(self._build)
         factory.noisy = False
         self._attempt = self._context.endpoint(address).connect(factory)
@@ -176,13 +176,13 @@ class SiblingClient:
     def _failed(self, reason: Failure) -> None:
         """Record why there is no connection, and schedule a retry."""
         if isinstance(reason.value, Refused) and reason.value.code is Code.ALREADY_CONNECTED:
-            self.state = State.OURSELVES
+            self.state = State.SELF
             self.last_error = None
             self._log.debug("{replica}: is this server itself", replica=self.replica)
-            self._context.found()
+            self._context.on_identified()
             return
         self.failed_attempts += 1
-        self._turn += 1
+        self._address_index += 1
         error = problem_with_peer(reason)
         # A repeated message adds no information.
         if error != self.last_error:
@@ -194,7 +194,7 @@ class SiblingClient:
 
     def _wait(self) -> None:
         self.state = State.WAITING
-        delay = full_jitter(self._failures, FIRST_DELAY, LONGEST_DELAY)
+        delay = full_jitter(self._failures, FIRST_DELAY, MAX_DELAY)
         self._failures += 1
         self._retry_call = self._clock.callLater(delay, self._retry)
 
@@ -222,15 +222,18 @@ class SiblingClient:
     def connection_ready(self, connection: SessionConnection) -> None:
         """Request to resume the session, or a new one."""
         current = self._current
-        self._asked, received = NO_SESSION, 0
+        self._requested_session, received = NO_SESSION, 0
         if current is not None:
-            self._asked, received = current.tunnel.session_id, current.tunnel.wire.received
-        connection.send_hello(self._hello(self._asked, received))
+            self._requested_session, received = (
+                current.tunnel.session_id,
+                current.tunnel.wire.received,
+            )
+        connection.send_hello(self._hello(self._requested_session, received))
 
     def hello_received(self, connection: SessionConnection, hello: Hello) -> None:
         """Resume, or close a session that the sibling does not know and start a new one."""
         current = self._current
-        if current is None and hello.session == self._asked:
+        if current is None and hello.session == self._requested_session:
             raise Violation(Code.SESSION_LOST, "the session has ended while it was resumed")
         self._failures = 0
         self.last_error = None
@@ -238,17 +241,17 @@ class SiblingClient:
         if current is not None and current.tunnel.session_id == hello.session:
             connection.start(current.tunnel, hello)
             current.resumed()
-            self._context.found()
+            self._context.on_identified()
             return
         if current is not None:
             self._current = None
             current.tunnel.close(Code.SESSION_LOST, "the sibling does not know the session")
         self._begin(connection, hello)
-        self._context.found()
+        self._context.on_identified()
 
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Reconnect, unless the connection was that of a session that is ending."""
-        for sibling in list(self._leaving):
+        for sibling in list(self._draining):
             if not sibling.tunnel.connected:
                 text = "the connection was lost while the session ended"
                 sibling.tunnel.close(Code.SESSION_LOST, text)
@@ -271,40 +274,40 @@ class SiblingClient:
 
     def _begin(self, connection: SessionConnection, hello: Hello) -> None:
         context = self._context
-        address = join_authority(*self._addresses[self._turn % len(self._addresses)])
+        address = join_authority(*self._addresses[self._address_index % len(self._addresses)])
         description = PeerDescription(
             local_name=context.settings.name, peer_name=self.replica, address=address
         )
         own = self._hello(NO_SESSION, 0)
         tunnel = TunnelSession(context.sessions, Side.AGENT, own, hello, description)
-        sibling = SiblingSession(context.registry, tunnel, context.drains)
+        sibling = SiblingSession(context.registry, tunnel, context.on_draining)
         tunnel.on_closed.append(lambda code, text: self._session_closed(sibling, code, text))
-        tunnel.on_draining.append(lambda: self._leave(sibling))
+        tunnel.on_draining.append(lambda: self._drain(sibling))
         self._current = sibling
         self._log.info("sibling {sibling}: connected", sibling=self.replica)
         connection.start(tunnel, hello)
-        sibling.ask_for_nodes()
+        sibling.request_nodes()
 
-    def _leave(self, sibling: SiblingSession) -> None:
+    def _drain(self, sibling: SiblingSession) -> None:
         """Let a session finish its streams; a new one starts when the sibling allows it."""
         if sibling is not self._current:
             return
         self._current = None
         self._connection = None
-        self._leaving.add(sibling)
-        sibling.leave()
+        self._draining.add(sibling)
+        sibling.drain()
         if not sibling.tunnel.connected:
             sibling.tunnel.close(Code.SESSION_LOST, "the connection is lost and the session ends")
         if self.state is State.CONNECTED:
-            self._failures = LATER
+            self._failures = UNLIKELY_FAILURES
             self._wait()
 
     def _session_closed(self, sibling: SiblingSession, code: Code, text: str) -> None:
-        self._leaving.discard(sibling)
+        self._draining.discard(sibling)
         if sibling is self._current:
             self._current = None
             if code is Code.PROTOCOL:
-                self._failures = LATER
+                self._failures = UNLIKELY_FAILURES
                 self.last_error = text
         sibling.ended()
         self._log.info(
@@ -313,7 +316,7 @@ class SiblingClient:
             text=text,
             code=code.name,
         )
-        self._context.closed()
+        self._context.on_closed()
 
     def _hello(self, session: bytes, received: int) -> Hello:
         return self._context.settings.hello(self._context.process, session, received)

@@ -70,8 +70,8 @@ def encode_entry(entry: NodeEntry) -> bytes:
     )
 
 
-def encode_gone(number: int) -> bytes:
-    """Return the line for a node that has gone."""
+def encode_removal(number: int) -> bytes:
+    """Return the line for a node that was removed."""
     return _line({"number": number})
 
 
@@ -80,7 +80,7 @@ def _line(fields: dict[str, Any]) -> bytes:
 
 
 def decode_line(line: bytes) -> NodeEntry | int:
-    """Parse a line: a present node, or the number of one that has gone.
+    """Parse a line: a present node, or the number of one that was removed.
 
     Unknown fields are ignored. Raises :class:`BadEntry`.
     """
@@ -153,7 +153,7 @@ class FeedWriter(Protocol):
         while self._changed and not self._paused:
             node = next(iter(self._changed))
             del self._changed[node]
-            self._tell(node)
+            self._write_node(node)
 
     def stopProducing(self) -> None:
         """Stop writing: ``connectionLost`` follows."""
@@ -164,13 +164,13 @@ class FeedWriter(Protocol):
         if not self._paused:
             self.resumeProducing()
 
-    def _tell(self, node: str) -> None:
+    def _write_node(self, node: str) -> None:
         session = self._registry.direct(node)
         if session is None:
             number = self._numbers.pop(node, None)
             if number is not None:
                 del self._nodes[number]
-                self.transport.write(encode_gone(number))
+                self.transport.write(encode_removal(number))
             return
         if node not in self._numbers:
             if len(self._numbers) >= MAX_NODES:
@@ -180,8 +180,8 @@ class FeedWriter(Protocol):
             self._numbers[node] = self._last_number
             self._nodes[self._last_number] = node
         # A sibling should prefer another route while the agent's connection is lost, too.
-        hesitates = session.draining or not session.connected
-        entry = NodeEntry(self._numbers[node], node, session.identifiers, hesitates)
+        draining = session.draining or not session.connected
+        entry = NodeEntry(self._numbers[node], node, session.identifiers, draining)
         self.transport.write(encode_entry(entry))
 
     def _warn_too_many(self) -> None:
@@ -194,10 +194,10 @@ class FeedWriter(Protocol):
 
 
 class FeedReader(LineOnlyReceiver):
-    """Reads the list of a sibling; ``told`` is called with each parsed line.
+    """Reads the list of a sibling; ``on_entry`` is called with each parsed line.
 
-    ``failed`` is called once, with the reason, if the list is malformed or ends before :meth:`end`
-    was called.
+    ``on_failure`` is called once, with the reason, if the list is malformed or ends before
+    :meth:`end` was called.
     """
 
     transport: IStream
@@ -205,10 +205,10 @@ class FeedReader(LineOnlyReceiver):
     MAX_LENGTH = MAX_LINE
 
     def __init__(
-        self, told: Callable[[NodeEntry | int], object], failed: Callable[[str], object]
+        self, on_entry: Callable[[NodeEntry | int], object], on_failure: Callable[[str], object]
     ) -> None:
-        self._told = told
-        self._failed = failed
+        self._on_entry = on_entry
+        self._on_failure = on_failure
         self._ended = False
 
     def end(self) -> None:
@@ -221,7 +221,7 @@ class FeedReader(LineOnlyReceiver):
         if self._ended:
             return
         try:
-            self._told(decode_line(line))
+            self._on_entry(decode_line(line))
         except BadEntry as error:
             self._fail(str(error))
 
@@ -236,4 +236,4 @@ class FeedReader(LineOnlyReceiver):
     def _fail(self, text: str) -> None:
         if not self._ended:
             self._ended = True
-            self._failed(text)
+            self._on_failure(text)

@@ -38,7 +38,7 @@ MAX_SIBLINGS = 64
 """The maximum number of siblings with sessions; each server has one with each other."""
 
 
-LISTED_SECONDS = 60.0
+LISTING_TIMEOUT = 60.0
 """Seconds from its start for which a server waits to be listed itself before it reports the number
 of replicas. Listing takes the first probe of its pod, within ten seconds, and the control plane's
 processing, in which client-go's informers delay nothing by more than a few seconds."""
@@ -156,16 +156,16 @@ class Siblings(Service):
             process=agents.process,
             settings=settings,
             endpoint=self._endpoint,
-            drains=agents.sessions_draining,
-            found=self._found,
-            closed=self._forget_gone,
+            on_draining=agents.sessions_draining,
+            on_identified=self._sibling_identified,
+            on_closed=self._remove_ended,
         )
         self._acceptor = SiblingAcceptor(
-            context, registry, agents.process, settings, self._sibling_came
+            context, registry, agents.process, settings, self._sibling_connected
         )
         self._clients: dict[str, SiblingClient] = {}
-        self._leaving: list[SiblingClient] = []
-        self._forgotten_failures = 0
+        self._draining: list[SiblingClient] = []
+        self._former_failures = 0
         self._listed = False
         self._listed_call: IDelayedCall | None = None
         self._unfollow: Any = None
@@ -178,14 +178,14 @@ class Siblings(Service):
     def replicas(self) -> int | None:
         """Return the number of replicas, including this server; at least 1.
 
-        ``None`` while it is unknown: the API has not responded yet, or, for :data:`LISTED_SECONDS`
+        ``None`` while it is unknown: the API has not responded yet, or, for :data:`LISTING_TIMEOUT`
         from the start, does not list this server. It lists this server once that is ready, and only
         then can it be expected to list replicas that have started at the same time.
         """
         if not self._addresses.synced or not (self._listed or self._is_late()):
             return None
         clients = self._clients.values()
-        others = sum(client.state is not State.OURSELVES for client in clients)
+        others = sum(client.state is not State.SELF for client in clients)
         # Until each address is identified, one of those not connected may be this server.
         listed = others < len(self._clients) or not all(client.connected for client in clients)
         return max(1, len(self._clients) if listed else others + 1)
@@ -209,7 +209,7 @@ class Siblings(Service):
             incoming=self._acceptor.counters,
             open_outgoing=_streams(self._outgoing()),
             open_incoming=_streams(self._acceptor.sessions()),
-            failed_attempts=self._forgotten_failures
+            failed_attempts=self._former_failures
             + sum(client.failed_attempts for client in self._all_clients()),
         )
 
@@ -217,7 +217,7 @@ class Siblings(Service):
 
     def startService(self) -> None:
         super().startService()
-        self._listed_call = self._reactor.callLater(LISTED_SECONDS, self._late)
+        self._listed_call = self._reactor.callLater(LISTING_TIMEOUT, self._late)
         self._unfollow = self._addresses.add_handler(self._changed)
 
     def stopService(self) -> None:
@@ -232,7 +232,7 @@ class Siblings(Service):
         """Ask siblings to use other servers, open nothing through them, and let streams end."""
         self._stop_following()
         for client in self._clients.values():
-            client.leave(text)
+            client.drain(text)
         self._acceptor.drain(text)
 
     def close_sessions(self, code: Code, text: str) -> None:
@@ -265,7 +265,7 @@ class Siblings(Service):
         self._listed_call = None
         self._agents.replicas_changed()
 
-    def _found(self) -> None:
+    def _sibling_identified(self) -> None:
         """Update the number of replicas after an address was identified."""
         self._listed = self._listed or len(self._others()) < len(self._clients)
         self._agents.replicas_changed()
@@ -287,8 +287,8 @@ class Siblings(Service):
             desired = dict(list(desired.items())[:MAX_SIBLINGS])
         for replica in self._clients.keys() - desired.keys():
             client = self._clients.pop(replica)
-            self._leaving.append(client)
-            client.leave("the replica is not listed any longer")
+            self._draining.append(client)
+            client.drain("the replica is not listed any longer")
         for replica, addresses in desired.items():
             client_there = self._clients.get(replica)
             if client_there is not None:
@@ -296,18 +296,18 @@ class Siblings(Service):
             else:
                 client = self._clients[replica] = SiblingClient(self._context, replica, addresses)
                 client.start()
-        self._forget_gone()
+        self._remove_ended()
         self._agents.replicas_changed()
 
-    def _forget_gone(self) -> None:
-        gone = [client for client in self._leaving if not client.sessions()]
-        self._forgotten_failures += sum(client.failed_attempts for client in gone)
-        self._leaving = [client for client in self._leaving if client not in gone]
+    def _remove_ended(self) -> None:
+        ended = [client for client in self._draining if not client.sessions()]
+        self._former_failures += sum(client.failed_attempts for client in ended)
+        self._draining = [client for client in self._draining if client not in ended]
 
-    def _sibling_came(self) -> None:
+    def _sibling_connected(self) -> None:
         """Connect to siblings now, instead of waiting for the backoff: one has just connected."""
         for client in self._clients.values():
-            client.try_soon()
+            client.retry_now()
 
     def _endpoint(self, address: Address) -> IStreamClientEndpoint:
         host, port = address
@@ -318,10 +318,10 @@ class Siblings(Service):
 
     def _others(self) -> list[SiblingClient]:
         clients = self._clients.values()
-        return [client for client in clients if client.state is not State.OURSELVES]
+        return [client for client in clients if client.state is not State.SELF]
 
     def _all_clients(self) -> list[SiblingClient]:
-        return [*self._clients.values(), *self._leaving]
+        return [*self._clients.values(), *self._draining]
 
     def _outgoing(self) -> list[TunnelSession]:
         return [tunnel for client in self._all_clients() for tunnel in client.sessions()]

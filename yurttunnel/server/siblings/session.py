@@ -28,7 +28,7 @@ from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.wire.codes import Code
 
-BELIEVED = 60.0
+STALE_NODES_TTL = 60.0
 """Seconds for which nodes remain known after their list has ended with a session that is ending;
 nothing reports their changes any more, and a stream may last for days."""
 
@@ -40,28 +40,28 @@ class SiblingSession:
     """One session with a sibling, ``tunnel``, and the nodes that the sibling reports.
 
     They are registered in ``registry``. While the session has no connection they are chosen last,
-    and their dials fail at once. ``drains`` is called with routes over which nothing new will be
-    opened.
+    and their dials fail at once. ``on_draining`` is called with routes over which nothing new will
+    be opened.
     """
 
     def __init__(
         self,
         registry: SessionRegistry,
         tunnel: TunnelSession,
-        drains: Callable[[frozenset[INodeSession]], object],
+        on_draining: Callable[[frozenset[INodeSession]], object],
     ) -> None:
         self.registry = registry
         self.tunnel = tunnel
         self.reachable = True
         self.dials: set[Deferred[IStream]] = set()
-        self._drains = drains
+        self._on_draining = on_draining
         self._nodes: dict[int, RemoteNodeSession] = {}
-        self._reader = FeedReader(self._told, self._feed_failed)
+        self._reader = FeedReader(self._apply_entry, self._feed_failed)
         self._feed: Deferred[IStream] | None = None
-        self._left = False
-        self._forgetting: IDelayedCall | None = None
+        self._draining = False
+        self._removal_call: IDelayedCall | None = None
 
-    def ask_for_nodes(self) -> None:
+    def request_nodes(self) -> None:
         """Request the list of nodes."""
         self._feed = self.tunnel.open_stream(FEED_HOST, FEED_PORT, FEED_TIMEOUT, "nodes")
         _ = self._feed.addCallbacks(self._feed_opened, self._feed_refused)
@@ -72,7 +72,7 @@ class SiblingSession:
         If the sibling has died, they would all wait in vain.
         """
         self.reachable = False
-        self._all_drain()
+        self._report_all_draining()
         for dial in list(self.dials):
             dial.cancel()
 
@@ -80,24 +80,24 @@ class SiblingSession:
         """Use the nodes again, after the session was resumed."""
         self.reachable = True
         for node in list(self._nodes.values()):
-            if not node.drains:
+            if not node.reported_draining:
                 self.registry.remote_available(node.node)
 
-    def leave(self) -> None:
+    def drain(self) -> None:
         """Give the nodes the lowest priority; end the list, which would keep the session open."""
-        self._left = True
+        self._draining = True
         self._reader.end()
         if self._feed is not None:
             self._feed.cancel()
-        self._all_drain()
-        self._forgetting = self.tunnel.clock.callLater(BELIEVED, self._forget_nodes)
+        self._report_all_draining()
+        self._removal_call = self.tunnel.clock.callLater(STALE_NODES_TTL, self._remove_nodes)
 
     def ended(self) -> None:
         """Remove the nodes: the session has ended, and its streams with it."""
-        if self._forgetting is not None and self._forgetting.active():
-            self._forgetting.cancel()
+        if self._removal_call is not None and self._removal_call.active():
+            self._removal_call.cancel()
         self.reachable = False
-        self._forget_nodes()
+        self._remove_nodes()
 
     # -- the list of nodes ---------------------------------------------------------------------
 
@@ -113,15 +113,15 @@ class SiblingSession:
 
     def _feed_failed(self, text: str) -> None:
         # The list ends with its session, which is not a failure.
-        if not (self._left or self.tunnel.closed or self.tunnel.draining):
+        if not (self._draining or self.tunnel.closed or self.tunnel.draining):
             self.tunnel.close(Code.PROTOCOL, f"the sibling's list of nodes: {text}")
 
-    def _told(self, entry: NodeEntry | int) -> None:
+    def _apply_entry(self, entry: NodeEntry | int) -> None:
         """Apply a sibling's report of a node; raises ``BadEntry`` if there are too many."""
         number = entry if isinstance(entry, int) else entry.number
         node = self._nodes.get(number)
         if node is not None and isinstance(entry, NodeEntry) and node.is_same(entry):
-            self._set_drains(node, entry.draining)
+            self._set_draining(node, entry.draining)
         else:
             former = self._nodes.pop(number, None)
             if isinstance(entry, NodeEntry):
@@ -132,24 +132,24 @@ class SiblingSession:
             # Removed last, so that a node whose identifiers change stays reachable throughout.
             if former is not None:
                 self.registry.remove_remote(former)
-                self._set_drains(former, True)
+                self._set_draining(former, True)
         if isinstance(entry, NodeEntry) and not entry.draining:
             self.registry.remote_available(entry.node)
 
-    def _forget_nodes(self) -> None:
+    def _remove_nodes(self) -> None:
         nodes, self._nodes = self._nodes, {}
         for node in nodes.values():
             self.registry.remove_remote(node)
 
-    def _set_drains(self, node: RemoteNodeSession, drains: bool) -> None:
+    def _set_draining(self, node: RemoteNodeSession, draining: bool) -> None:
         """Set whether a route is draining, and report it if it begins."""
-        begins = drains and not node.drains
-        node.drains = drains
+        begins = draining and not node.reported_draining
+        node.reported_draining = draining
         if begins:
-            self._drains(frozenset({node}))
+            self._on_draining(frozenset({node}))
 
-    def _all_drain(self) -> None:
-        self._drains(frozenset(self._nodes.values()))
+    def _report_all_draining(self) -> None:
+        self._on_draining(frozenset(self._nodes.values()))
 
 
 @implementer(INodeSession)
@@ -159,7 +159,7 @@ class RemoteNodeSession:
     def __init__(self, sibling: SiblingSession, entry: NodeEntry) -> None:
         self.node = entry.node
         self.identifiers: Identifiers = entry.identifiers
-        self.drains = entry.draining
+        self.reported_draining = entry.draining
         self._number = entry.number
         self._sibling = sibling
 
@@ -171,7 +171,7 @@ class RemoteNodeSession:
     def draining(self) -> bool:
         """Whether new streams take another route if there is one."""
         sibling = self._sibling
-        return self.drains or sibling.tunnel.draining or not sibling.reachable
+        return self.reported_draining or sibling.tunnel.draining or not sibling.reachable
 
     @property
     def connected(self) -> bool:

@@ -58,8 +58,8 @@ from yurttunnel.server.options import Options
 from yurttunnel.server.process import MEMORY_BUDGET
 from yurttunnel.server.siblings.acceptor import MAX_SESSIONS
 from yurttunnel.server.siblings.feed import MAX_LINE, MAX_NODES
-from yurttunnel.server.siblings.service import LISTED_SECONDS, MAX_SIBLINGS
-from yurttunnel.server.siblings.session import BELIEVED
+from yurttunnel.server.siblings.service import LISTING_TIMEOUT, MAX_SIBLINGS
+from yurttunnel.server.siblings.session import STALE_NODES_TTL
 from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HOLD
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, MAX_UNFINISHED
 from yurttunnel.tunnel.direct.tls import MAX_REPLY_BYTES
@@ -159,13 +159,13 @@ VALUES = {
     "events that wait": [MAX_WAITING, MAX_MESSAGE],
     "time for a certificate": [MAX_WAIT / 60],
     "file of authorities": [plain_files.MAX_BYTES / KIB / KIB],
-    "time from its start": [LISTED_SECONDS],
+    "time from its start": [LISTING_TIMEOUT],
     "time in which agents look": [URGENT_DELAY],
     "other servers": [MAX_SIBLINGS],
     "sessions of one node": [MAX_SESSIONS_OF_NODE],
     "sessions of other": [MAX_SESSIONS],
     "nodes of another": [MAX_NODES],
-    "time for which nodes of a server": [BELIEVED],
+    "time for which nodes of a server": [STALE_NODES_TTL],
     "description of a node": [MAX_LINE / KIB],
 }
 """The expected second column of each row of the tables, by the beginning of the row."""
