@@ -1,13 +1,13 @@
-"""What runs jobs, in threads or at once: what those who give them can rely on."""
+"""The contract of job runners, whether they run jobs in a thread or immediately."""
 
 from __future__ import annotations
 
 
 class JobsContract:
-    """A mixin for tests; ``make_jobs`` returns what runs them."""
+    """A mixin for test cases; ``make_jobs`` returns the job runner."""
 
     async def test_order(self) -> None:
-        """Jobs run in their order, and each result comes to who asks."""
+        """Jobs run in the order of submission, and each caller gets the result of its job."""
         jobs, seen = self.make_jobs(), []
 
         def job(number):
@@ -19,13 +19,13 @@ class JobsContract:
         self.assertEqual(seen, list(range(20)))
 
     async def test_error(self) -> None:
-        """One that raises does not keep the next one from being run."""
+        """A job that raises does not keep the next job from running."""
         jobs = self.make_jobs()
         await self.assertFailure(jobs.run(lambda: 1 / 0), ZeroDivisionError)
         self.assertEqual(await jobs.run(lambda: 1), 1)
 
     async def test_after_the_end(self) -> None:
-        """What was given before the end is run, and so is what comes after it."""
+        """Jobs that are submitted before or after the runner's end are run."""
         jobs = self.make_jobs()
         first = jobs.run(lambda: 1)
         jobs.end()

@@ -8,7 +8,7 @@ from yurttunnel.metrics import Metric, MetricFamily, MetricRegistry, Source
 
 
 def families(metrics: Iterable[Metric[Source]], source: Source | None) -> list[MetricFamily]:
-    """Return what a scrape of ``source`` shows."""
+    """Return the metric families of a scrape of ``source``."""
     registry = MetricRegistry()
     registry.add(metrics, lambda: source)
     return list(registry)

@@ -1,4 +1,4 @@
-"""Sessions for the tests of this package."""
+"""Session snapshots for the tests of this package."""
 
 from __future__ import annotations
 
@@ -30,5 +30,5 @@ SNAPSHOT = SessionSnapshot(
 
 
 def snapshot(**changes: object) -> SessionSnapshot:
-    """Return a session of edge-1, with ``changes``."""
+    """Return a snapshot of a session of edge-1, with ``changes``."""
     return dataclasses.replace(SNAPSHOT, **changes)

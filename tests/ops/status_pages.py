@@ -1,4 +1,4 @@
-"""A status page without a process, and its HTML taken apart, for the tests of this package."""
+"""A status page without a process, and a parser of its HTML, for the tests of this package."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 def finished(making: Generator[str, None, Result]) -> Result:
-    """What a generator returns behind its pauses."""
+    """Return the generator's return value, skipping what it yields."""
     while True:
         try:
             next(making)
@@ -40,10 +40,10 @@ def finished(making: Generator[str, None, Result]) -> Result:
 
 
 class ParsedPage(HTMLParser):
-    """What is in a page.
+    """The parsed content of a page.
 
-    ``sections`` has the text of each section by its id, ``rows`` the cells of each row of its
-    table, without the head. Elements that are not closed in their order are an error.
+    ``sections`` maps the id of each section to its text, and ``rows`` to the cells of its table's
+    rows, without the head. Elements that are not closed in their order raise an AssertionError.
     """
 
     def __init__(self, page: bytes) -> None:
@@ -60,7 +60,7 @@ class ParsedPage(HTMLParser):
             raise AssertionError(f"not closed: {self._open}")
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note an element."""
+        """Record the element."""
         self.elements.append((tag, dict(attrs)))
         if tag not in _VOID:
             self._open.append(tag)
@@ -74,7 +74,7 @@ class ParsedPage(HTMLParser):
             self.rows[self._section][-1].append("")
 
     def handle_endtag(self, tag: str) -> None:
-        """Note its end."""
+        """Record the end of the element."""
         if self._open.pop() != tag:
             raise AssertionError(f"</{tag}> closes another element")
         if tag == "section":
@@ -83,7 +83,7 @@ class ParsedPage(HTMLParser):
             self.rows[self._section].clear()
 
     def handle_data(self, data: str) -> None:
-        """Keep text, but for what nobody reads."""
+        """Record visible text."""
         if not self._open or self._open[-1] in ("script", "style"):
             return
         self.text += data
@@ -94,12 +94,12 @@ class ParsedPage(HTMLParser):
             cells[-1] += data if not cells[-1] else f" {data}"
 
     def names(self) -> set[str]:
-        """The names of all elements."""
+        """Return the names of all elements."""
         return {name for name, _ in self.elements}
 
 
 class Carrying:
-    """As much of a session as throughput is measured by; it has no streams."""
+    """The part of a session that throughput is measured from; it has no streams."""
 
     clock = Clock()
     streams: dict[int, object] = {}
@@ -155,6 +155,6 @@ class PageUnderTest:
         )
 
     def render(self, desired: str = "", one: str = "") -> ParsedPage:
-        """Make the page, or that of one node, and take it apart."""
+        """Render the page, or the page of one node, and parse it."""
         pieces = self.page.pieces(desired, [("healthz", "the process runs")], one)
         return ParsedPage("".join(pieces).encode("utf-8", "replace"))

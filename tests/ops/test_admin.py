@@ -1,4 +1,4 @@
-"""The socket by which commands reach a process: who may ask, what there is, and the file."""
+"""The admin socket of a process: permitted users, pages, and the socket file."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from yurttunnel.tunnel.direct.reactor import with_transports
 
 
 def page(body: str) -> Page:
-    """Make a page that says ``body``, also when something is to change."""
+    """Return a page that responds with ``body``, and to a change with ``body changed``."""
     return Page(lambda parameters: text(body), lambda parameters: text(f"{body} changed"))
 
 
 class AdminPagesTests(SynchronousTestCase):
-    """What is served, to whom."""
+    """The pages of the admin socket, and the users that may request them."""
 
     def setUp(self) -> None:
-        """Make the site of a process with a page of each kind."""
+        """Make the site of a process with one page of each kind."""
         meta = {"/readyz": page("ready\n"), "/debug": page("that of the meta port")}
         debug = {"/debug": page("debug"), "/debug/log-level": page("info")}
         self.own = {"tokens/revoke": page("revoked"), "tokens": page("tokens")}
         self.site = AdminSite(MemoryReactorClock(), admin_pages(meta, debug, self.own))
 
     def test_pages(self) -> None:
-        """Those of the meta port, those of /debug, and below /v1 those of its own."""
+        """The socket serves the meta port's pages, /debug, and its own pages below /v1."""
         for target, method, body in (
             ("/readyz", "GET", b"ready\n"),
             ("/debug", "GET", b"debug"),
@@ -52,7 +52,7 @@ class AdminPagesTests(SynchronousTestCase):
             self.assertEqual((200, body), (answer.status, answer.body), target)
 
     def test_list(self) -> None:
-        """The first page names those below /v1, and what is not there is not there."""
+        """The first page lists the paths below /v1; unknown paths are answered with 404."""
         for target in ("/", "/v1"):
             listed = json.loads(self.site.ask(target).body)
             self.assertEqual({"paths": ["/v1/tokens", "/v1/tokens/revoke"]}, listed)
@@ -60,7 +60,7 @@ class AdminPagesTests(SynchronousTestCase):
             self.assertEqual(404, self.site.ask(target).status, target)
 
     def test_users(self) -> None:
-        """The user of the process and root are answered; others are refused whatever they ask."""
+        """Only the process's user and root are served; other users get 403 for every request."""
         other = os.geteuid() + 4711
         for user in (os.geteuid(), 0):
             self.assertEqual(200, self.site.ask("/v1/tokens", user=user).status)
@@ -71,7 +71,7 @@ class AdminPagesTests(SynchronousTestCase):
                 self.assertIn(b"user id %d is not allowed" % other, answer.body)
 
     def test_no_unix_socket(self) -> None:
-        """Who comes by TCP is refused: there nobody knows whose process it is."""
+        """A TCP client is rejected with 403, since its user is unknown."""
         transport = TcpTransport(peerAddress=IPv4Address("TCP", "127.0.0.1", 40000))
         channel = self.site.site.buildProtocol(None)
         channel.makeConnection(transport)
@@ -80,10 +80,10 @@ class AdminPagesTests(SynchronousTestCase):
 
 
 class ProcessPageTests(SynchronousTestCase):
-    """What a process says of itself."""
+    """The page that describes the process."""
 
     def test_process(self) -> None:
-        """Which one it is, since when, and each check; a warning leaves it ready."""
+        """The page has the process's identity, start time and checks; a warning leaves it ready."""
         clock, readiness = MemoryReactorClock(), Readiness()
         readiness.add("listeners", lambda: None)
         readiness.add("disk", lambda: "it is full", required=False)
@@ -116,24 +116,24 @@ class ProcessPageTests(SynchronousTestCase):
 
 
 class AdminSocketTests(TestCase):
-    """The file, on the real reactor."""
+    """The socket file, on the real reactor."""
 
     def setUp(self) -> None:
-        """Make a directory whose path is short, as that of a Unix socket has to be."""
+        """Make a directory with a short path, since the paths of Unix sockets are limited."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
         self.path = self.directory / SOCKET
 
     def make(self, directory: Path | None = None) -> AdminSocket:
-        """Make a socket, which is closed in the end."""
+        """Make a socket that is closed after the test."""
         pages = admin_pages({}, {}, {"x": Page(lambda given: as_json(1))})
         made = AdminSocket(with_transports(reactor, "direct"), directory or self.directory, pages)
         self.addCleanup(made.stopService)
         return made
 
     def refused(self, made: AdminSocket) -> str:
-        """Start it where that cannot be; what it says."""
+        """Start a socket that cannot listen; return the logged message."""
         with capturedLogs() as events:
             made.startService()
         [said] = [formatEvent(event) for event in events]
@@ -141,7 +141,7 @@ class AdminSocketTests(TestCase):
         return said
 
     async def test_mode(self) -> None:
-        """It is for its user alone, and gone when the service has stopped."""
+        """The socket file has mode 0600 and is removed when the service stops."""
         made = self.make()
         made.startService()
         status = os.stat(self.path)
@@ -152,7 +152,7 @@ class AdminSocketTests(TestCase):
         self.assertFalse(self.path.exists())
 
     def test_stale(self) -> None:
-        """One that a killed process has left is taken over."""
+        """The socket of a killed process is replaced."""
         with socket.socket(socket.AF_UNIX) as killed:
             killed.bind(str(self.path))
             killed.listen()
@@ -163,7 +163,7 @@ class AdminSocketTests(TestCase):
             caller.connect(str(self.path))
 
     def test_living(self) -> None:
-        """One on which somebody listens is left to him, and the process runs without."""
+        """A socket on which another process listens is left alone; the service runs without one."""
         with socket.socket(socket.AF_UNIX) as other:
             other.bind(str(self.path))
             other.listen()
@@ -171,7 +171,7 @@ class AdminSocketTests(TestCase):
         self.assertTrue(self.path.exists())
 
     def test_no_socket(self) -> None:
-        """What is no socket is left alone; nor is there one where its path would be too long."""
+        """A file that is not a socket is left alone, and a path that is too long is reported."""
         self.path.write_text("something else")
         self.assertIn("is not a socket", self.refused(self.make()))
         self.assertEqual("something else", self.path.read_text())

@@ -1,4 +1,4 @@
-"""What is said when a process is ready for the first time."""
+"""The announcement of a process's first readiness."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from yurttunnel.ops.readiness import Readiness
 
 
 class AnnouncementTests(SynchronousTestCase):
-    """It is said once, and not before."""
+    """A process announces its readiness once, and not before it is ready."""
 
     def setUp(self) -> None:
         """Make a process that is not ready."""
@@ -23,11 +23,11 @@ class AnnouncementTests(SynchronousTestCase):
         self.announcement.startService()
 
     def announce(self) -> None:
-        """Count."""
+        """Count the announcement."""
         self.said += 1
 
     def test_once(self) -> None:
-        """It waits until what is required is in order, and is over then."""
+        """The announcement waits until all required checks pass, and is never repeated."""
         self.clock.pump([INTERVAL] * 3)
         self.assertEqual(0, self.said)
         self.problem = None
@@ -42,7 +42,7 @@ class AnnouncementTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_never(self) -> None:
-        """A process that is stopped before says nothing."""
+        """A process that is stopped before it is ready announces nothing."""
         self.announcement.stopService()
         self.problem = None
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -1,4 +1,4 @@
-"""Pauses between attempts."""
+"""Backoff between attempts."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from yurttunnel.ops.backoff import Backoff, equal_jitter, exponential, full_jitt
 
 
 class BackoffTests(SynchronousTestCase):
-    """What is chosen after so many failures."""
+    """The delay after a number of failures."""
 
     def test_pauses_double(self):
-        """From the first to the longest, after an outage of years, too."""
+        """Delays double from the first to the maximum, also after an outage of years."""
         self.assertEqual([1, 2, 4, 5, 5], [exponential(n, 1, 5) for n in (0, 1, 2, 3, 10_000)])
 
     def test_jitter_has_its_bounds(self):
-        """Nothing, the shortest or half of it at least, and never more than all of it."""
+        """Jitter is at least the minimum or half the delay, and at most the delay."""
         for failures, most in ((0, 1), (1, 2), (10_000, 5)):
             full = [full_jitter(failures, 1, 5, 0.5) for _ in range(200)]
             equal = [equal_jitter(failures, 1, 5) for _ in range(200)]
@@ -25,7 +25,7 @@ class BackoffTests(SynchronousTestCase):
                 self.assertGreater(max(pauses), most - (most - least) / 4)
 
     def test_failures_in_a_row(self):
-        """A success begins anew."""
+        """A success resets the backoff."""
         backoff = Backoff(1, 4)
         bounds = (2, 4, 4)
         for _ in range(2):

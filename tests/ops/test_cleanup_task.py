@@ -1,4 +1,4 @@
-"""A process that removes what others have left."""
+"""A process that removes what other processes left behind."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from yurttunnel.ops.cleanup_task import CleanupTask
 
 
 class Refused(Exception):
-    """What an errand expects."""
+    """The expected error of a cleanup."""
 
 
 class Reactor:
-    """Calls what is to be called when it runs, and can be stopped."""
+    """A reactor that runs calls immediately and can be stopped."""
 
     stopped = False
 
     def callWhenRunning(self, call):
-        """Run."""
+        """Run ``call``."""
         call()
 
     def stop(self):
-        """Stop."""
+        """Record the stop."""
         self.stopped = True
 
 
 class CleanupTaskTests(SynchronousTestCase):
-    """It says what it has done, and ends the process."""
+    """The task reports what it removed and ends the process."""
 
     def setUp(self):
-        """Catch what is said."""
+        """Capture the output and the errors."""
         self.reactor = Reactor()
         self.screen = io.StringIO()
         self.said = []
@@ -44,13 +44,13 @@ class CleanupTaskTests(SynchronousTestCase):
         )
 
     def run_task(self, done):
-        """Run one to its end."""
+        """Start a task with the result ``done``."""
         service = CleanupTask(self.reactor, "--cleanup", lambda: done, Refused)
         service.startService()
         return service
 
     def test_what_was_removed(self):
-        """A line each, and a good end; also where there was nothing."""
+        """The task prints each removed item, or that there was none, and stops the reactor."""
         self.run_task(succeed(["removed a", "removed b"]))
         self.assertEqual("removed a\nremoved b\n", self.screen.getvalue())
         self.assertTrue(self.reactor.stopped)
@@ -58,7 +58,7 @@ class CleanupTaskTests(SynchronousTestCase):
         self.assertIn("there was nothing to remove", self.screen.getvalue())
 
     def test_what_cannot_be_removed(self):
-        """The flag is named, and to whom it does not belong is told to be root."""
+        """An error names the flag, and tells an unprivileged user to run it as root."""
         self.patch(cleanup_task.os, "geteuid", lambda: 1000)
         done = Deferred()
         self.run_task(done)
@@ -67,20 +67,20 @@ class CleanupTaskTests(SynchronousTestCase):
         self.assertFalse(self.reactor.stopped)
 
     def test_a_defect(self):
-        """It ends the process, too, with its traceback in the log: nobody waits for ever."""
+        """An unexpected exception ends the process and is logged with its traceback."""
         self.run_task(fail(ValueError("a defect")))
         self.assertEqual(["--cleanup: internal error: ValueError('a defect')"], self.said)
         self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
         self.assertFalse(self.reactor.stopped)
 
     def test_nobody_reads(self):
-        """It ends all the same."""
+        """The task ends although its output cannot be written."""
         self.screen.close()
         self.run_task(succeed(["removed a"]))
         self.assertTrue(self.reactor.stopped)
 
     def test_an_early_end(self):
-        """What is not done yet is given up."""
+        """Stopping the service cancels a cleanup that is in progress."""
         cancelled = []
         service = self.run_task(Deferred(cancelled.append))
         service.stopService()

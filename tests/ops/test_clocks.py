@@ -1,4 +1,4 @@
-"""Timers go on as ever when somebody sets the machine's clock, and dates follow it."""
+"""Timers are independent of changes to the system clock; dates follow it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class SteadyTests(SynchronousTestCase):
     """:func:`make_steady`."""
 
     def setUp(self) -> None:
-        """Have a reactor that is nobody else's: the one that runs the tests stays as it is."""
+        """Make a reactor of its own, so that the reactor that runs the tests stays unchanged."""
         self.reactor = MemoryReactorClock()
         make_steady(self.reactor)
 
     def test_seconds(self) -> None:
-        """They are those of a clock that never jumps."""
+        """``seconds`` returns monotonic time."""
         before = time.monotonic()
         self.assertTrue(before <= self.reactor.seconds() <= time.monotonic())
 
     def test_timers(self) -> None:
-        """A reactor of Twisted has its timers follow them."""
+        """The timers of a Twisted reactor use monotonic time."""
         reactor = SelectReactor()
         self.addCleanup(self.close, reactor)
         make_steady(reactor)
@@ -39,20 +39,20 @@ class SteadyTests(SynchronousTestCase):
         self.assertTrue(5 < reactor.timeout() <= 10)
 
     def close(self, reactor: SelectReactor) -> None:
-        """Close what the reactor has opened for itself."""
+        """Close the descriptors that the reactor has opened."""
         for reader in reactor.removeAll():
             reader.connectionLost(None)
         reactor.waker.connectionLost(None)
 
     def test_time_of_day(self) -> None:
-        """It is asked for each time, whatever it has become."""
+        """The time of day is read at each call, so that it follows changes."""
         self.assertLess(abs(time_of_day(self.reactor) - time.time()), 60)
         self.assertLess(abs(utc_now(self.reactor).timestamp() - time.time()), 60)
         self.reactor.time_of_day = lambda: HOUR
         self.assertEqual(time_of_day(self.reactor), HOUR)
 
     def test_behind_other_transports(self) -> None:
-        """Who is given the reactor with transports of its own has both clocks."""
+        """A reactor that is wrapped by either kind of transports keeps both clocks."""
         for name in ("direct", "twisted"):
             reactor = with_transports(self.reactor, name, lambda socket: None)
             self.assertLess(abs(reactor.seconds() - time.monotonic()), 60)
@@ -60,10 +60,10 @@ class SteadyTests(SynchronousTestCase):
 
 
 class OneClockTests(SynchronousTestCase):
-    """A clock that knows of no other one."""
+    """A clock without a separate time of day."""
 
     def test_its_seconds_are_the_time_of_day(self) -> None:
-        """So a test may say what day it is."""
+        """Such a clock's seconds are the time of day, so that a test can set the date."""
         clock = Clock()
         clock.advance(HOUR)
         self.assertEqual(time_of_day(clock), HOUR)

@@ -1,4 +1,4 @@
-"""What people read whose command line is wrong: one line with the flag, the fault and the cure."""
+"""Errors of the command line: one line with the flag, the fault and the fix."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ class _Options(CommandOptions[None]):
     )
 
     def make_settings(self) -> None:
-        """Ask for a value that may be bad."""
+        """Parse a value that may be invalid."""
         self.value(self.table[2])
 
 
 class OneLineTests(SynchronousTestCase):
-    """The sentences."""
+    """The error messages."""
 
     def told(self, *arguments: str, twist_command: str = "") -> str:
-        """Return what is said of a command line."""
+        """Return the error for a command line."""
         options = _Options({})
         if not twist_command:
             return str(self.assertRaises(UsageError, options.parseOptions, list(arguments)))
@@ -46,7 +46,7 @@ class OneLineTests(SynchronousTestCase):
         return sys.stderr.getvalue()
 
     def test_a_flag_that_does_not_exist(self) -> None:
-        """Flags that are much like it are named."""
+        """An unknown flag is reported with the flags that are similar to it."""
         for given, told in {
             "--stat-dir": "--stat-dir: there is no such flag: did you mean --state-dir?",
             "--meta_port=1": "--meta_port: there is no such flag: did you mean --meta-port?",
@@ -58,7 +58,7 @@ class OneLineTests(SynchronousTestCase):
             self.assertEqual(told, self.told(given))
 
     def test_several_alike(self) -> None:
-        """All of them are named, the most alike first, but none that is much less so."""
+        """Similar flags are listed by similarity; flags that are much less similar are left out."""
         self.assertEqual(
             "--meta-pst: there is no such flag: did you mean --meta-port or --meta-host?",
             self.told("--meta-pst=1"),
@@ -70,13 +70,13 @@ class OneLineTests(SynchronousTestCase):
         self.assertEqual("", did_you_mean("b", ["aab"]))
 
     def test_short_words(self) -> None:
-        """Of three letters two that are right do not make a misspelling."""
+        """Two common letters of three are not similar enough for a suggestion."""
         self.assertEqual("", did_you_mean("get", ["agent"]))
         self.assertEqual("did you mean hub?", did_you_mean("hb", ["hub"]))
         self.assertEqual("did you mean agent?", did_you_mean("agnt", ["agent"]))
 
     def test_flags_of_twist(self) -> None:
-        """Under twist it is said where they stand; elsewhere, what there is in their place."""
+        """A flag of twist is reported with its place under twist, or else with its replacement."""
         self.assertEqual(
             "--log-level: it is a flag of twist itself: write it before the command, twist"
             " --log-level LEVEL yurttunnel-server, or give --v=4 here for debug messages\n",
@@ -94,7 +94,7 @@ class OneLineTests(SynchronousTestCase):
         )
 
     def test_values(self) -> None:
-        """One that is missing, one that is too many, and an abbreviation of two flags."""
+        """Missing and superfluous values, ambiguous abbreviations and arguments are reported."""
         for given, told in {
             "--state-dir": "--state-dir: its value is missing: write --state-dir=VALUE",
             "-s": "-s: its value is missing: write -s=VALUE",
@@ -107,14 +107,14 @@ class OneLineTests(SynchronousTestCase):
             self.assertEqual(told, self.told(given))
 
     def test_under_twist_nothing_is_added(self) -> None:
-        """Twist itself would print the help with its error."""
+        """Under twist the error is printed without the help that twist would add."""
         self.assertEqual(
             "--meta-port: 'x' is not a port: write a number from 1 to 65535\n",
             self.told("--meta-port=x", twist_command="yurttunnel-server"),
         )
 
     def test_it_is_one_line(self) -> None:
-        """Whatever the error quotes."""
+        """Line breaks in a quoted value do not break the error's line."""
         self.patch(sys, "stderr", io.StringIO())
         with self.assertRaises(SystemExit), exit_on_usage_error():
             raise UsageError("--flag: 'a\n  b' is bad")
@@ -122,10 +122,10 @@ class OneLineTests(SynchronousTestCase):
 
 
 class UrlTests(SynchronousTestCase):
-    """A URL where an address is due is told with the address that it has."""
+    """A URL in place of an address is rejected with the address that it contains."""
 
     def test_addresses(self) -> None:
-        """In flags of all kinds."""
+        """All kinds of address flags reject URLs."""
         for parse in (flags.host, flags.address, flags.listening_address):
             error = self.assertRaises(ValueError, parse, "http://192.0.2.7/")
             self.assertEqual("'http://192.0.2.7/' is a URL: write 192.0.2.7", str(error))

@@ -1,4 +1,4 @@
-"""``/debug``: who may ask, what each page says, and that what it changes goes back by itself."""
+"""``/debug``: access, the content of each page, and changes that are reverted by themselves."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ HERE = "127.0.0.1:10265"
 
 
 class Pool:
-    """A pool of threads that does its work when told; tests.e2e.test_diagnose asks the real one."""
+    """A fake thread pool that works on command; tests.e2e.test_diagnose uses the real one."""
 
     def __init__(self):
         self.busy = False
         self.waiting = []
 
     def callInThreadWithCallback(self, on_result, function, *arguments):
-        """Call ``function``, now or by :meth:`work`."""
+        """Call ``function`` now, or in :meth:`work` while the pool is busy."""
         self.waiting.append((on_result, function, arguments))
         if not self.busy:
             self.work()
 
     def work(self):
-        """Call what waits."""
+        """Run the queued calls."""
         while self.waiting:
             on_result, function, arguments = self.waiting.pop()
             try:
@@ -58,7 +58,7 @@ class Pool:
 
 
 class PoolReactor(MemoryReactorClock):
-    """A reactor with such a pool."""
+    """A reactor with a fake thread pool."""
 
     def __init__(self):
         super().__init__()
@@ -69,12 +69,12 @@ class PoolReactor(MemoryReactorClock):
         return self.pool
 
     def callFromThread(self, function, *arguments):
-        """Call ``function``: there is one thread."""
+        """Call ``function``, since there is only one thread."""
         function(*arguments)
 
 
 class DebugTestCase(SynchronousTestCase):
-    """The pages without a port."""
+    """The debug pages without a port."""
 
     def setUp(self):
         """Make the pages of a process with one session."""
@@ -97,16 +97,16 @@ class DebugTestCase(SynchronousTestCase):
         self.addCleanup(self.pair.close)
 
     def ask(self, path, method="GET", hosts=(HERE,), peer="127.0.0.1", **headers) -> Answer:
-        """Ask for a page below ``/debug``, from the address ``peer``."""
+        """Request a page below ``/debug`` from the address ``peer``."""
         channel, transport = self.begin(path, method, hosts, peer, **headers)
         while not transport.value():
-            # It is made in slices.
+            # The page is rendered in slices.
             self.reactor.advance(0)
         channel.connectionLost(connectionDone)
         return parse(transport.value())
 
     def begin(self, path, method="GET", hosts=(HERE,), peer="127.0.0.1", **headers):
-        """Ask, in a turn of its own, and give the connection's two ends."""
+        """Send a request in a reactor turn of its own; return both ends of the connection."""
         self.reactor.advance(0)
         kind = IPv6Address if ":" in peer else IPv4Address
         transport = TcpTransport(peerAddress=kind("TCP", peer, 40000))
@@ -118,17 +118,17 @@ class DebugTestCase(SynchronousTestCase):
         return channel, transport
 
     def json(self, path):
-        """Return a page as Python values."""
+        """Return the decoded JSON of a page."""
         answer = self.ask(path)
         self.assertEqual((200, "application/json"), (answer.status, answer.headers["content-type"]))
         return json.loads(answer.body)
 
 
 class AccessTests(DebugTestCase):
-    """Who may ask."""
+    """Who may access the pages."""
 
     def test_loopback(self):
-        """Clients on loopback are answered, by whatever spelling of it."""
+        """Clients on loopback are served, in every notation of the address."""
         for peer, host in (
             ("127.0.0.1", "127.0.0.1:10265"),
             ("127.9.9.9", "127.9.9.9:10265"),
@@ -139,7 +139,7 @@ class AccessTests(DebugTestCase):
             self.assertEqual(200, self.ask("/reactor", peer=peer, hosts=(host,)).status, host)
 
     def test_elsewhere(self):
-        """Clients of other machines get 403 and a sentence, on each page and for any method."""
+        """Clients of other machines get 403 and a message, for each page and method."""
         for path in ("/", "/sessions", "/memory", "/nothing", "/sessions/deeper"):
             for method in ("GET", "POST", "HEAD", "DELETE"):
                 answer = self.ask(path, method, peer="192.0.2.1")
@@ -149,7 +149,7 @@ class AccessTests(DebugTestCase):
         self.assertEqual(403, self.ask("/", peer="2001:db8::1").status)
 
     def test_the_tunnel(self):
-        """Who comes through the tunnel comes from loopback, and is refused for any page."""
+        """Connections through the tunnel are rejected, although they come from loopback."""
         self.tunnelled.add((IPv4Address("TCP", "127.0.0.1", 40000), TcpTransport().getHost()))
         for path in ("/", "/sessions", "/memory", "/nothing"):
             for method in ("GET", "POST"):
@@ -158,7 +158,7 @@ class AccessTests(DebugTestCase):
                 self.assertIn(b"not served through the tunnel", answer.body)
 
     def test_unix_socket(self):
-        """What does not come by TCP is not known to come from this machine."""
+        """A connection that is not TCP is rejected, since its origin is unknown."""
         transport = TcpTransport(peerAddress=object())
         channel = self.site.buildProtocol(None)
         channel.makeConnection(transport)
@@ -166,7 +166,7 @@ class AccessTests(DebugTestCase):
         self.assertEqual(403, parse(transport.value()).status)
 
     def test_names_that_lead_here(self):
-        """A name in the Host field is refused, also one that an attacker has made lead here."""
+        """Host names other than localhost are rejected, which prevents DNS rebinding."""
         for hosts in (
             ("evil.example:10265",),
             ("127.0.0.1.evil.example",),
@@ -184,7 +184,7 @@ class AccessTests(DebugTestCase):
             self.assertNotIn(b"thread", answer.body)
 
     def test_pages_of_other_sites(self):
-        """Requests that a browser makes for another site's page change and show nothing."""
+        """Cross-site requests of a browser are rejected and change nothing."""
         for headers in (
             {"sec_fetch_site": "cross-site"},
             {"sec_fetch_site": "same-site"},
@@ -199,17 +199,17 @@ class AccessTests(DebugTestCase):
         self.assertEqual(LogLevel.info, self.levels.level)
 
     def test_own_pages(self):
-        """Requests of the page itself, and of a person who types the address, are answered."""
+        """Requests of the page itself and of a typed address are served."""
         own = {"sec_fetch_site": "same-origin", "origin": f"http://{HERE}"}
         self.assertEqual(200, self.ask("/log-level?level=warn", "POST", **own).status)
         self.assertEqual(200, self.ask("/", sec_fetch_site="none").status)
 
 
 class PageTests(DebugTestCase):
-    """What is said."""
+    """The content of the pages."""
 
     def test_index(self):
-        """The first page links each other one, and each link works."""
+        """The index links to every other page, and each link works."""
         answer = self.ask("/")
         self.assertEqual("text/html; charset=utf-8", answer.headers["content-type"])
         for name in ("sessions", "reactor", "memory", "stacks", "log-level"):
@@ -217,7 +217,7 @@ class PageTests(DebugTestCase):
             self.assertEqual(200, self.ask(f"/{name}").status)
 
     def test_headers(self):
-        """Answers are not cached, not sniffed, and may load nothing."""
+        """Responses forbid caching, content sniffing and loading of other content."""
         for path in ("/", "/sessions"):
             headers = self.ask(path).headers
             self.assertEqual("no-store", headers["cache-control"])
@@ -225,7 +225,7 @@ class PageTests(DebugTestCase):
             self.assertEqual("default-src 'none'", headers["content-security-policy"])
 
     def test_unknown(self):
-        """There are no further pages, methods and parameters."""
+        """Unknown pages, methods and parameters are rejected with 404, 405 and 400."""
         self.assertEqual(404, self.ask("/nothing").status)
         self.assertEqual(404, self.ask("/sessions/edge-1").status)
         answer = self.ask("/sessions", "POST")
@@ -234,13 +234,13 @@ class PageTests(DebugTestCase):
             self.assertEqual(400, self.ask(path).status, path)
 
     def test_head(self):
-        """HEAD gives no body."""
+        """The response to HEAD has no body."""
         self.assertEqual(
             (200, b""), (self.ask("/stacks", "HEAD").status, self.ask("/", "HEAD").body)
         )
 
     def test_session(self):
-        """A session is told with its credit, queues and memory."""
+        """A session is shown with its credit, queues and memory."""
         answer = self.json("/sessions")
         [session] = answer["sessions"]
         self.assertEqual(0, answer["sessions_left_out"])
@@ -250,7 +250,7 @@ class PageTests(DebugTestCase):
         self.assertEqual(([], 0), (session["streams"], session["streams_total"]))
 
     def test_stream(self):
-        """A stream is told with what waits in it, and for whom."""
+        """A stream is shown with its queued bytes in each direction."""
         near, far = self.pair.joined(User(), User())
         self.pair.pump()
         far.pauseProducing()
@@ -273,12 +273,12 @@ class PageTests(DebugTestCase):
         self.assertEqual((sending["bytes"], 0), (receiving["waiting"], receiving["credit_given"]))
 
     def test_node(self):
-        """The page can be narrowed to one peer."""
+        """A parameter restricts the page to one peer."""
         self.assertEqual(1, len(self.json("/sessions?node=edge-1")["sessions"]))
         self.assertEqual([], self.json("/sessions?node=edge-2")["sessions"])
 
     def test_bounds(self):
-        """Only so many sessions and streams are told; how many are left out is said."""
+        """The numbers of sessions and streams are limited; the page counts those left out."""
         self.patch(debug_sessions, "MAX_SESSIONS", 2)
         self.patch(debug_sessions, "MAX_STREAMS", 3)
         self.sessions = [self.pair.server] * 5
@@ -290,7 +290,7 @@ class PageTests(DebugTestCase):
         self.assertEqual([0, 1], [each["streams_left_out"] for each in answer["sessions"]])
 
     def test_many_streams(self):
-        """No turn of the reactor writes all streams of a long answer."""
+        """A long response is rendered over many reactor turns."""
         reactor = Turns()
         self.site.slices = Slices(reactor, count().__next__)
         for _ in range(20):
@@ -312,13 +312,13 @@ class PageTests(DebugTestCase):
         self.reactor.advance(1.0)
         answer = self.json("/reactor")
         self.assertEqual({"latest": 0.0, "worst_of_last_minute": 0.5}, answer["lag_seconds"])
-        # Behind it began the time that the client has for it.
+        # The timeout for reading the response started after the count.
         self.assertEqual(len(self.reactor.getDelayedCalls()), answer["delayed_calls"] + 1)
         self.assertEqual({}, answer["readers"])
         self.assertIn("MainThread", answer["threads"])
 
     def test_stacks(self):
-        """Stacks name functions, and delayed calls are counted by function, without values."""
+        """Stacks name functions; delayed calls are counted by function, without arguments."""
 
         def wait(secret):
             pass
@@ -338,14 +338,14 @@ class PageTests(DebugTestCase):
 
 
 class LogLevelTests(DebugTestCase):
-    """Another log level for a while."""
+    """A temporary log level."""
 
     def change(self, query):
-        """Ask for a level."""
+        """Request a level."""
         return self.ask(f"/log-level?{query}", "POST")
 
     def test_goes_back(self):
-        """The level changes at once, is told, and goes back by itself."""
+        """The level changes at once, is shown, and is reverted when the time is over."""
         self.assertEqual(b"info\n", self.ask("/log-level").body)
         self.assertEqual(200, self.change("level=debug&seconds=60").status)
         self.assertEqual(LogLevel.debug, self.levels.level)
@@ -354,10 +354,9 @@ class LogLevelTests(DebugTestCase):
         self.reactor.advance(40)
         self.assertEqual(LogLevel.info, self.levels.level)
         self.assertEqual(b"info\n", self.ask("/log-level").body)
-        # For the other processes of a server.
 
     def test_default(self):
-        """Without a time it is ten minutes."""
+        """The default time is ten minutes."""
         self.change("level=warn")
         self.reactor.advance(DEFAULT_SECONDS - 1)
         self.assertEqual(LogLevel.warn, self.levels.level)
@@ -365,7 +364,7 @@ class LogLevelTests(DebugTestCase):
         self.assertEqual(LogLevel.info, self.levels.level)
 
     def test_the_usual_level_changes_meanwhile(self):
-        """What is shown for now stays; then the new one comes."""
+        """A change of the permanent level takes effect when the temporary level ends."""
         self.change("level=debug&seconds=60")
         self.levels.set(LogLevel.warn, requests=False)
         self.assertEqual(LogLevel.debug, self.levels.level)
@@ -374,7 +373,7 @@ class LogLevelTests(DebugTestCase):
         self.assertEqual((LogLevel.warn, False), (self.levels.level, self.levels.requests))
 
     def test_requests(self):
-        """What was said of single requests before is so again afterwards."""
+        """The setting for single requests is restored with the level."""
         self.levels.set(LogLevel.info, requests=False)
         self.change("level=debug")
         self.assertTrue(self.levels.requests)
@@ -382,7 +381,7 @@ class LogLevelTests(DebugTestCase):
         self.assertFalse(self.levels.requests)
 
     def test_twice(self):
-        """A second change takes the first one's place, and both end in the level at the start."""
+        """A second change replaces the first; afterwards the original level is restored."""
         self.change("level=debug&seconds=60")
         self.change("level=warn&seconds=100")
         self.reactor.advance(60)
@@ -391,7 +390,7 @@ class LogLevelTests(DebugTestCase):
         self.assertEqual(LogLevel.info, self.levels.level)
 
     def test_bad(self):
-        """What is no level or time is refused, and nothing changes."""
+        """Invalid levels and times are rejected and change nothing."""
         for query in (
             "", "level=trace", "level=debug&seconds=0", "level=debug&seconds=-1",
             "level=debug&seconds=86401", "level=debug&seconds=soon", "seconds=5",
@@ -408,7 +407,7 @@ class LogLevelTests(DebugTestCase):
         self.assertEqual(LogLevel.info, self.levels.level)
 
     def test_stop(self):
-        """At the end of the process the level is as before, and no timer is left."""
+        """Stopping the service restores the level and leaves no timer."""
         self.change("level=debug")
         self.debug.stopService()
         self.assertEqual(LogLevel.info, self.levels.level)
@@ -418,22 +417,22 @@ class LogLevelTests(DebugTestCase):
 
 
 class MemoryTests(DebugTestCase):
-    """How much memory, and what has taken it."""
+    """Memory usage and allocation tracing."""
 
     def setUp(self):
-        """Leave no tracing behind."""
+        """Stop tracing after the test."""
         super().setUp()
         self.addCleanup(tracemalloc.stop)
 
     def test_off(self):
-        """Without tracing there are the sums, and how to trace."""
+        """Without tracing the page shows totals and how to start tracing."""
         body = self.ask("/memory").body.decode()
         self.assertRegex(body, r"resident: \d+\.\d MiB\n")
         self.assertIn("gc generation 2:", body)
         self.assertIn("POST /debug/memory?frames=", body)
 
     def test_trace(self):
-        """While memory is traced, the lines that have taken it are told, the most first."""
+        """While tracing, the page lists the lines that allocated most, in descending order."""
         self.assertEqual(200, self.ask("/memory?frames=2", "POST").status)
         kept = bytes(5_000_000)
         body = self.ask("/memory").body.decode()
@@ -443,7 +442,7 @@ class MemoryTests(DebugTestCase):
         self.assertEqual(5_000_000, len(kept))
 
     def test_end(self):
-        """Tracing ends on demand, at the end of the service, and by itself."""
+        """Tracing ends on request, when the service stops, and after a timeout."""
         for end in (
             lambda: self.ask("/memory?frames=0", "POST"),
             self.debug.stopService,
@@ -456,7 +455,7 @@ class MemoryTests(DebugTestCase):
         self.assertIn(b"tracing is off", self.ask("/memory").body)
 
     def test_one_at_a_time(self):
-        """While the lines are read for one client, the next one is told so; the first gets them."""
+        """While a snapshot is read for one client, another client is told so."""
         self.ask("/memory?frames=1", "POST")
         self.reactor.pool.busy = True
         _, transport = self.begin("/memory")
@@ -466,7 +465,7 @@ class MemoryTests(DebugTestCase):
         self.assertIn(b"traced: ", transport.value())
 
     def test_client_goes(self):
-        """A client that has gone when the lines are read is no trouble for the next one."""
+        """A client that disconnects during a snapshot does not block the next client."""
         self.ask("/memory?frames=1", "POST")
         self.reactor.pool.busy = True
         channel, transport = self.begin("/memory")
@@ -477,7 +476,7 @@ class MemoryTests(DebugTestCase):
         self.assertIn(b"traced: ", self.ask("/memory").body)
 
     def test_end_while_read(self):
-        """When tracing ends before its lines are read, the client is told that."""
+        """A client is told when tracing ends before its snapshot is read."""
         self.ask("/memory?frames=1", "POST")
         self.reactor.pool.busy = True
         _, transport = self.begin("/memory")
@@ -486,13 +485,13 @@ class MemoryTests(DebugTestCase):
         self.assertIn(b"tracing has ended", transport.value())
 
     def test_bad(self):
-        """What is no number of frames is refused."""
+        """Invalid numbers of frames are rejected."""
         for query in ("", "frames=26", "frames=-1", "frames=x"):
             self.assertEqual(400, self.ask(f"/memory?{query}", "POST").status, query)
         self.assertFalse(tracemalloc.is_tracing())
 
     def test_defect(self):
-        """When the lines cannot be told, the client gets 500, and the log the reason."""
+        """If the snapshot fails, the client gets 500 and the error is logged."""
         self.ask("/memory?frames=1", "POST")
         self.patch(tracemalloc, "take_snapshot", lambda: 1 / 0)
         self.assertEqual(500, self.ask("/memory").status)

@@ -1,4 +1,4 @@
-"""A part of a program that waits for something before it is made."""
+"""A part of a program that is made when its prerequisite is available."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from yurttunnel.ops.listen import CannotListen
 
 
 class Made(Service):
-    """A service whose end takes a while."""
+    """A service that takes time to stop."""
 
     def __init__(self):
         self.ended = Deferred()
 
     def stopService(self):
-        """End when ``ended`` says so."""
+        """Stop when ``ended`` fires."""
         super().stopService()
         return self.ended
 
 
 class DeferredStartTests(TestCase):
-    """It starts when what it waits for is there."""
+    """The part is made and started when its prerequisite is available."""
 
     def setUp(self):
-        """Make one that waits for ``self.ready``."""
+        """Make a deferred start that waits for ``self.ready``."""
         self.ready = Deferred()
         self.made = Made()
         self.problem = None
@@ -40,18 +40,18 @@ class DeferredStartTests(TestCase):
         )
 
     async def wait(self):
-        """Wait."""
+        """Wait for ``self.ready``."""
         await self.ready
 
     def make(self):
-        """Make the service, or fail."""
+        """Return the service, or raise ``self.problem``."""
         if self.problem is not None:
             raise self.problem
         self.service.not_accepting = lambda: None
         return self.made
 
     def test_life(self):
-        """It says that it waits, starts, and its stop is that of the service."""
+        """A deferred start is reported as waiting, starts its part, and stops after it."""
         self.service.startService()
         self.assertIn("certificates", self.service.problem())
         self.ready.callback(None)
@@ -64,7 +64,7 @@ class DeferredStartTests(TestCase):
         self.assertFalse(self.made.running)
 
     def test_stopped_while_it_waits(self):
-        """The waiting ends, and nothing is made any more."""
+        """Stopping cancels the wait, and the service is not made."""
         cancelled = []
         self.ready = Deferred(lambda _: cancelled.append(True))
         self.service.startService()
@@ -74,7 +74,7 @@ class DeferredStartTests(TestCase):
         self.assertEqual([], self.said)
 
     def test_port_taken(self):
-        """What keeps it from listening ends the process with a sentence."""
+        """A port that cannot be bound ends the process with an error message."""
         self.problem = CannotListen("--secure-port", "another process listens there")
         self.service.startService()
         self.ready.callback(None)
@@ -82,7 +82,7 @@ class DeferredStartTests(TestCase):
         self.successResultOf(self.service.stopService())
 
     def test_defect(self):
-        """So does a defect, with its traceback in the log."""
+        """An unexpected exception ends the process and is logged with its traceback."""
         self.problem = KeyError("missing")
         self.service.startService()
         self.ready.callback(None)

@@ -16,7 +16,7 @@ from yurttunnel.ops.exposition import exposition
 
 
 class Parsed(Collector):
-    """What the library's parser makes of a text."""
+    """The metric families that the library parses from a text."""
 
     def __init__(self, text: bytes) -> None:
         self._families = list(text_string_to_metric_families(text.decode()))
@@ -27,10 +27,10 @@ class Parsed(Collector):
 
 
 class ExpositionTests(SynchronousTestCase):
-    """What is written for each type, and for values that need care."""
+    """The output for each type of metric, and for special values."""
 
     def test_same_as_the_library(self) -> None:
-        """What the library reads and writes again is the same, but for the form of integers."""
+        """The library parses and rewrites the output unchanged, but for the form of integers."""
         values = {
             'back\\slash "quoted"\nline': 0.25,
             "infinite": float("inf"),
@@ -54,17 +54,17 @@ class ExpositionTests(SynchronousTestCase):
         self.assertEqual(again, text)
 
     def test_labels(self) -> None:
-        """A sample has a value for each label."""
+        """A sample without a value for each label is an error."""
         metric = counter("c", "counts", lambda _: [("1", 3)], "a", "b")
         self.assertRaises(ValueError, exposition, families([metric], self))
 
     def test_absent(self) -> None:
-        """A metric that is read as nothing is left out, and so are all of what is not there."""
+        """A metric whose value is None is left out, and so are all metrics of a missing source."""
         self.assertEqual([], families([gauge("g", "one", lambda _: None)], self))
         self.assertEqual([], families([gauge("g", "one", lambda _: 1)], None))
 
     def test_exact_counter_name(self) -> None:
-        """A counter whose samples do not end in _total is announced under its own name."""
+        """A counter whose samples do not end in _total is announced under its exact name."""
         failures = Metric(
             "counter", "failure_count", "failures", lambda _: [("to", 7)], ("direction",)
         )
@@ -81,11 +81,11 @@ class ExpositionTests(SynchronousTestCase):
         self.assertIn(b"c_total 1152921504606846977\n", exposition(families([metric], self)))
 
     def test_truth_values(self) -> None:
-        """A truth value is written as a number."""
+        """A Boolean is written as a number."""
         text = exposition(families([gauge("g", "up", lambda _: True)], self)).decode()
         [parsed] = text_string_to_metric_families(text)
         self.assertEqual(1.0, parsed.samples[0].value)
 
     def test_empty_registry(self) -> None:
-        """A registry without sources gives an empty text."""
+        """A registry without sources produces an empty text."""
         self.assertEqual(b"", exposition(MetricRegistry()))

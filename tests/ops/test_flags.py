@@ -1,4 +1,4 @@
-"""Durations, ports and addresses as flags carry them."""
+"""Parsers of durations, ports and addresses in flags."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from yurttunnel.ops import flags
 
 
 class FlagTests(SynchronousTestCase):
-    """Each parser gives a value, or a reason in one line."""
+    """Each parser returns a value or raises an error of one line."""
 
     def test_durations_are_seconds_or_carry_units(self) -> None:
-        """Units may be joined from large to small."""
+        """A duration is a number of seconds, or a series of units from large to small."""
         for text, seconds in {
             "30": 30.0,
             "2.5": 2.5,
@@ -30,26 +30,26 @@ class FlagTests(SynchronousTestCase):
             self.assertEqual(flags.duration(text), seconds, text)
 
     def test_what_is_no_duration_is_refused(self) -> None:
-        """Nothing negative, infinite or without meaning gets through."""
+        """Negative, infinite and malformed durations are rejected."""
         for text in ("", "s", "-1", "1e9", "nan", "inf", "1m1h", "1m1m", "30s5", "5 m", "99999d"):
             with self.assertRaises(ValueError, msg=text):
                 flags.duration(text)
 
     def test_a_resume_window_is_at_most_a_day(self) -> None:
-        """What is kept for absent agents is not kept for ever."""
+        """A resume window of more than a day is rejected."""
         self.assertEqual(flags.resume_window("24h"), 86400.0)
         with self.assertRaises(ValueError):
             flags.resume_window("24h1s")
 
     def test_ports_are_from_1_to_65535(self) -> None:
-        """In plain ASCII digits."""
+        """A port is a number in ASCII digits."""
         self.assertEqual((flags.port("1"), flags.port("65535")), (1, 65535))
         for text in ("0", "65536", "", "-1", "+1", "1_0", "x", "\u0661", "1.0"):
             with self.assertRaises(ValueError, msg=text):
                 flags.port(text)
 
     def test_a_port_may_follow_a_host(self) -> None:
-        """IPv6 has brackets then."""
+        """A host may have a port; an IPv6 address with a port needs brackets."""
         for text, expected in {
             "a": ("a", 7),
             "a.example:1": ("a.example", 1),
@@ -64,7 +64,7 @@ class FlagTests(SynchronousTestCase):
             self.assertEqual(flags.host_port(text, 7), expected, text)
 
     def test_what_is_no_host_and_port_is_refused(self) -> None:
-        """URLs, empty parts and misplaced brackets."""
+        """URLs, empty parts and misplaced brackets are rejected."""
         for text in (
             "",
             ":1",
@@ -82,7 +82,7 @@ class FlagTests(SynchronousTestCase):
                 flags.host_port(text, 7)
 
     def test_listening_addresses_are_addresses(self) -> None:
-        """In either family, with or without brackets; names are not."""
+        """A listening address is IPv4 or IPv6, with or without brackets; names are rejected."""
         self.assertEqual("::1", flags.listening_address("[::1]"))
         self.assertEqual("0.0.0.0", flags.listening_address(" 0.0.0.0 "))
         self.assertEqual("127.0.0.1", flags.listening_address("::ffff:127.0.0.1"))
@@ -92,7 +92,7 @@ class FlagTests(SynchronousTestCase):
                 flags.listening_address(text)
 
     def test_numbers(self) -> None:
-        """They are decimal, and no longer than nine digits; a count is not zero."""
+        """Numbers are decimal and have at most nine digits; a count is at least one."""
         self.assertEqual((0, 12, 1), (flags.number("0"), flags.number("12"), flags.count("1")))
         for text in ("", "-1", "1.0", "1e3", "\u0661", "1" * 10):
             with self.assertRaises(ValueError, msg=text):
@@ -102,7 +102,7 @@ class FlagTests(SynchronousTestCase):
                 flags.count(text)
 
     def test_members(self) -> None:
-        """A reason names all that there are."""
+        """The error for an unknown member lists all members."""
         parse = flags.member(enum.Enum("Way", {"A": "a", "B": "b"}))
         self.assertEqual("B", parse("b").name)
         with self.assertRaises(ValueError) as raised:
@@ -110,7 +110,7 @@ class FlagTests(SynchronousTestCase):
         self.assertEqual("'c' is none of these: a, b", str(raised.exception))
 
     def test_paths(self) -> None:
-        """An empty one would be the current directory, and ~ a directory of this name."""
+        """An empty path and a path that starts with ~ are rejected."""
         self.assertEqual(Path("a"), flags.path("a"))
         with self.assertRaises(ValueError):
             flags.path("")
@@ -119,7 +119,7 @@ class FlagTests(SynchronousTestCase):
 
     @given(st.text(max_size=60))
     def test_no_text_breaks_a_parser(self, text: str) -> None:
-        """Reasons are one line, whatever was given."""
+        """Every error is one line, whatever the input."""
         for parse in (flags.duration, flags.port, flags.host):
             try:
                 parse(text)

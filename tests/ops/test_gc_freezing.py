@@ -1,4 +1,4 @@
-"""Objects that the collector of garbage sets aside."""
+"""Freezing of long-lived objects, which the garbage collector then skips."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from yurttunnel.ops import gc_freezing
 from yurttunnel.ops.gc_freezing import MAX_GROWTH, MIN_COLLECTION_SECONDS, GCFreezer
 
 ALIVE = 1000
-"""Objects that there are at first."""
+"""The initial number of objects."""
 
 
 class FakeCollector:
-    """A collector that is told how many objects are alive, and how long it takes.
+    """A fake collector with a settable number of live objects and duration.
 
-    It does not count what is set aside, which would take longer than many a collection.
+    It offers no count of frozen objects, since counting can take longer than a collection.
     """
 
     def __init__(self) -> None:
@@ -27,7 +27,7 @@ class FakeCollector:
         self.looked_at = []
 
     def collect(self, generation: int, seconds: float) -> None:
-        """Collect; it takes so many seconds."""
+        """Collect, which takes ``seconds``."""
         self.looked_at.append(self.alive - self.frozen)
         for phase in ("start", "stop"):
             for told in tuple(self.callbacks):
@@ -35,52 +35,52 @@ class FakeCollector:
             self.now += seconds
 
     def freeze(self) -> None:
-        """Set aside all that is alive."""
+        """Freeze all live objects."""
         self.frozen = self.alive
 
     def unfreeze(self) -> None:
-        """Set nothing aside."""
+        """Unfreeze all objects."""
         self.frozen = 0
 
     def get_objects(self) -> range:
-        """Return what is alive and not set aside."""
+        """Return the live objects that are not frozen."""
         return range(self.alive - self.frozen)
 
 
 class LongLivedTests(SynchronousTestCase):
-    """What is set aside, and for how long."""
+    """Which objects are frozen, and for how long."""
 
     def setUp(self) -> None:
-        """Begin with a collector that has set nothing aside."""
+        """Start the service on a collector without frozen objects."""
         self.collector = FakeCollector()
         self.patch(gc_freezing, "gc", self.collector)
         self.service = GCFreezer(lambda: self.collector.now)
         self.service.startService()
 
     def collect(self, seconds: float = MIN_COLLECTION_SECONDS + 0.001, generation: int = 2) -> int:
-        """Collect; return how many objects were looked at."""
+        """Collect; return the number of objects that were examined."""
         self.collector.collect(generation, seconds)
         return self.collector.looked_at[-1]
 
     def test_full_collection_that_takes_long(self) -> None:
-        """What a full collection has left that took long is not looked at by the next one."""
+        """The objects that survive a slow full collection are skipped by the next one."""
         self.assertEqual([self.collect(), self.collect()], [ALIVE, 0])
 
     def test_full_collection_that_is_short(self) -> None:
-        """What is looked at quickly is looked at each time."""
+        """A fast full collection freezes nothing."""
         self.assertEqual(
             [self.collect(MIN_COLLECTION_SECONDS), self.collect(MIN_COLLECTION_SECONDS)],
             [ALIVE, ALIVE],
         )
 
     def test_collection_of_what_is_new(self) -> None:
-        """A collection of what is new alone sets nothing aside, however long it takes."""
+        """A collection of younger generations freezes nothing, however long it takes."""
         self.collect(generation=0)
         self.collect(generation=1)
         self.assertEqual(self.collect(MIN_COLLECTION_SECONDS), ALIVE)
 
     def test_growth(self) -> None:
-        """When much more is set aside than there was, all is looked at once, and set aside."""
+        """When frozen objects have grown too much, all objects are examined and frozen again."""
         self.collect()
         self.collector.alive = MAX_GROWTH * ALIVE
         self.assertEqual([self.collect(), self.collect()], [ALIVE, 0])
@@ -90,7 +90,7 @@ class LongLivedTests(SynchronousTestCase):
         self.assertEqual([self.collect(), self.collect()], [MAX_GROWTH * ALIVE + 1, 0])
 
     def test_several_in_a_process(self) -> None:
-        """The first one sets aside, and has all looked at; when it stops, the next one does."""
+        """Only the first of several services freezes; when it stops, the next one takes over."""
         another = GCFreezer(lambda: self.collector.now)
         another.startService()
         self.test_growth()
@@ -101,20 +101,20 @@ class LongLivedTests(SynchronousTestCase):
         self.assertEqual(self.collect(), ALIVE)
 
     def test_stop(self) -> None:
-        """At its stop nothing is set aside, and nothing is any more."""
+        """Stopping unfreezes all objects, and nothing is frozen afterwards."""
         self.collect()
         self.service.stopService()
         self.assertEqual([self.collect(), self.collect()], [ALIVE, ALIVE])
         self.assertEqual(self.collector.callbacks, [])
 
     def test_stop_twice(self) -> None:
-        """It may be stopped again, and without having begun, as a program that cannot begin."""
+        """Stopping is idempotent, and possible without a start."""
         for _ in range(2):
             self.service.stopService()
         self.assertEqual(self.collector.callbacks, [])
 
     def test_stop_amid_a_collection(self) -> None:
-        """A collection that ends after the stop sets nothing aside."""
+        """A collection that ends after the stop freezes nothing."""
         told = self.collector.callbacks[0]
         told("start", {"generation": 2})
         self.service.stopService()
@@ -124,10 +124,10 @@ class LongLivedTests(SynchronousTestCase):
 
 
 class CollectorTests(SynchronousTestCase):
-    """With the collector of this process."""
+    """The service with the real collector."""
 
     def test_full_collection(self) -> None:
-        """It tells of its full collections, and sets aside what they have left."""
+        """A full collection is observed, and its survivors are frozen."""
         before, times = gc.get_freeze_count(), iter((0.0, 1.0))
         service = GCFreezer(lambda: next(times))
         service.startService()

@@ -1,4 +1,4 @@
-"""The help: what most people need first, in groups, with examples that can be copied."""
+"""The help: the common flags first, in groups, with examples that can be copied."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _HELP = Help(
 
 
 class HelpTests(SynchronousTestCase):
-    """What is shown, and how."""
+    """The content and layout of the help."""
 
     def test_the_usual(self) -> None:
-        """Use, purpose, examples, the basics and what is for clusters, and how to see the rest."""
+        """The short help has usage, purpose, examples, basic and cluster flags, and --help-all."""
         self.assertEqual(
             """Usage: yurttunnel thing [options]
 
@@ -67,7 +67,7 @@ Of every command:
         )
 
     def test_everything(self) -> None:
-        """All groups in their order, and what only few want to know."""
+        """The full help has all groups in their order and the closing notes."""
         text = _HELP.full(80)
         heads = [line for line in text.splitlines() if line.endswith(":") and line[0] != " "]
         self.assertEqual(
@@ -80,7 +80,7 @@ Of every command:
         self.assertNotIn("Of old", _HELP.short(80))
 
     def test_it_is_as_wide_as_the_terminal(self) -> None:
-        """But for examples, which are copied."""
+        """Lines fit the terminal's width, except examples, since they are copied."""
         self.patch(os, "environ", {**os.environ, "COLUMNS": "72"})
         for options in COMMANDS.values():
             help = options({}).help()
@@ -89,26 +89,26 @@ Of every command:
             self.assertLessEqual(max(map(len, lines)), 72)
 
     def test_the_usual_is_short(self) -> None:
-        """Each command's is below what two screens hold."""
+        """The short help of each command fits on two screens."""
         for name, options in COMMANDS.items():
             self.assertLess(len(options({}).help().short(100).splitlines()), 100, name)
 
     def test_nobody_needs_twist(self) -> None:
-        """Who calls a program by the command has no flags of twist to go by."""
+        """The help of no command mentions twist."""
         for name, options in COMMANDS.items():
             self.assertNotRegex(options({}).help().full(), r"\btwist\b", name)
 
 
 class ExampleTests(SynchronousTestCase):
-    """Each example is a command line that is good."""
+    """Each example is a valid command line."""
 
     def test_each_command_has_some(self) -> None:
-        """Two or three."""
+        """Each command has two or three examples."""
         for name, options in COMMANDS.items():
             self.assertIn(len(options({}).examples), (2, 3), name)
 
     def test_they_are_good(self) -> None:
-        """They need nothing that the machine may not have."""
+        """Examples can be parsed without files or services of the machine."""
         for options in COMMANDS.values():
             for example in options({}).examples:
                 self.parsed(options, example)
@@ -117,15 +117,15 @@ class ExampleTests(SynchronousTestCase):
         """Parse an example as in a pod of a cluster."""
         environment = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "KUBERNETES_SERVICE_PORT": "443"}
         made = options(environment)
-        # A pod's, which this machine has not.
+        # A file of the pod, which this machine does not have.
         if hasattr(made, "service_account_token"):
             made.service_account_token = Path(__file__)
-        # What readers have to fill in.
+        # A placeholder that readers fill in.
         arguments = example.arguments.replace("HASH", 64 * "0")
         made.parseOptions(shlex.split(arguments))
 
     def test_help_all_ends_the_process(self) -> None:
-        """As ``--help`` does."""
+        """--help and --help-all print the help and exit with status 0."""
         for flag, shown in (
             ("--help", "--help-all"),
             ("-h", "--help-all"),

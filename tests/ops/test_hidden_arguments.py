@@ -1,4 +1,4 @@
-"""A secret on the command line of a process, as others see it."""
+"""Secrets on the command line of a process, as other processes see them."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ sys.stdout.buffer.write(Path("/proc/self/cmdline").read_bytes())
 
 
 class HideArgumentTests(SynchronousTestCase):
-    """It is covered wherever it stands by itself, and nothing else is."""
+    """A secret is masked wherever it is a whole value, and nowhere else."""
 
     def seen(self, *arguments: str) -> list[str]:
-        """Have a process hide the first one of its arguments; what is seen of all then."""
+        """Hide the first argument in a process; return all arguments as others see them."""
         ran = subprocess.run(
             [sys.executable, "-c", HIDES, *arguments], capture_output=True, cwd=ROOT, timeout=60
         )
@@ -35,18 +35,18 @@ class HideArgumentTests(SynchronousTestCase):
         return ran.stdout.decode().split("\0")[3:-1]
 
     def test_hidden(self) -> None:
-        """As an argument of its own, and behind an equals sign."""
+        """A secret is masked as an argument and after an equals sign."""
         seen = self.seen("id.s3", "--join-token", "id.s3", "", "--join-token=id.s3", "edge-1")
         hidden = ["00.00", "--join-token", "00.00", "", "--join-token=00.00", "edge-1"]
         self.assertEqual(hidden, seen)
 
     def test_others(self) -> None:
-        """What merely has it in it stays as it is."""
+        """Arguments that merely contain the secret are unchanged."""
         others = ["s3cret.txt", "as3cret", "--file=s3cret/x"]
         self.assertEqual(["000000", *others], self.seen("s3cret", *others))
 
     def test_tokens_keep_their_form(self) -> None:
-        """Who diagnoses the process reads its command line as the process has."""
+        """A masked token has a valid form, so that diagnosis can parse the command line."""
         token = JoinToken("0123456789abcdef", "a" * 32, "b" * 64)
         hidden = JoinToken.parse(masked(str(token).encode()).decode())
         self.assertEqual({"0"}, {*hidden.token_id, *hidden.secret, *hidden.pin})
@@ -54,5 +54,5 @@ class HideArgumentTests(SynchronousTestCase):
         self.assertEqual("000000.0000000000000000", own.bearer)
 
     def test_none(self) -> None:
-        """An empty one hides nothing."""
+        """An empty secret masks nothing."""
         self.assertEqual(["", "--node-name", "edge-1"], self.seen("", "--node-name", "edge-1"))

@@ -43,76 +43,76 @@ BROKEN = b"the page could not be made: the log has the reason\n"
 
 
 class CountingPage:
-    """A page that counts how often it is made."""
+    """A page that counts its calls."""
 
     renders = 0
 
     def __call__(self, request: PageRequest) -> PageResponse:
-        """Count."""
+        """Count the call."""
         self.renders += 1
         return text("counted")
 
 
 class CountedPages(dict[str, AnyPage]):
-    """Pages that count how often one is looked for."""
+    """A mapping of pages that counts its lookups."""
 
     looks = 0
 
     def __contains__(self, path: object) -> bool:
-        """Look whether it is there."""
+        """Return whether the page exists."""
         self.looks += 1
         return super().__contains__(path)
 
     def get(self, path: str, default: Any = None) -> Any:
-        """Look for one that may be missing."""
+        """Return a page that may be missing."""
         self.looks += 1
         return super().get(path, default)
 
 
 def late_page(request: PageRequest) -> Deferred[PageResponse]:
-    """Take one's time."""
+    """Return a response that never comes."""
     return Deferred()
 
 
 def broken_page(request: PageRequest) -> PageResponse:
-    """Fail."""
+    """Raise an exception."""
     raise ArithmeticError
 
 
 def data(body: str) -> AnyPage:
-    """Make a page that says ``body``."""
+    """Return a page that responds with ``body``."""
     return lambda request: text(body)
 
 
 class TcpTransport(StringTransport):
-    """A transport from which a producer may be unregistered twice, as in a real connection."""
+    """A transport from which a producer may be unregistered twice, like a real connection."""
 
     closed = 0
 
     def loseConnection(self) -> None:
-        """Count."""
+        """Count the call."""
         super().loseConnection()
         self.closed += 1
 
     def unregisterProducer(self) -> None:
-        """Forget the producer, if there is one."""
+        """Unregister the producer, if there is one."""
         self.producer = None
         self.streaming = None
 
     def loseWriteConnection(self) -> None:
-        """Note it."""
+        """Record the call."""
         self.disconnecting = True
 
     def abortConnection(self) -> None:
-        """Note it; as a real one it tells its protocol later."""
+        """Record the call; like a real transport, it notifies its protocol later."""
         self.disconnected = True
 
 
 class LimitTests(SynchronousTestCase):
-    """What a client can and cannot do to the port."""
+    """What clients of the port can and cannot do."""
 
     def setUp(self) -> None:
-        """Build a site with one page that takes two connections."""
+        """Build a site with one page and room for two connections in each state."""
         self.clock = Clock()
         self.pages: dict[str, AnyPage] = {"/": data("page")}
         self.site = self.limited()
@@ -124,7 +124,7 @@ class LimitTests(SynchronousTestCase):
         )
 
     def add(self, path: str, page: AnyPage) -> None:
-        """Have one page more."""
+        """Add a page."""
         self.pages[path] = page
         self.site = self.limited()
 
@@ -140,7 +140,7 @@ class LimitTests(SynchronousTestCase):
         channel.connectionLost(Failure(ConnectionDone()))
 
     def test_silent_client(self) -> None:
-        """A client that sends nothing is told so and disconnected when its time is over."""
+        """A client that sends nothing gets 408 and is disconnected after the request timeout."""
         channel, transport = self.connect()
         self.clock.advance(REQUEST_SECONDS - 0.1)
         self.assertFalse(transport.disconnecting)
@@ -152,7 +152,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_slow_client(self) -> None:
-        """A client that sends a byte each second gets no more time than a silent one."""
+        """A client that sends a byte each second has the same timeout as a silent one."""
         channel, transport = self.connect()
         for byte in REQUEST[:REQUEST_SECONDS]:
             self.assertFalse(transport.disconnecting)
@@ -161,7 +161,7 @@ class LimitTests(SynchronousTestCase):
         self.assertTrue(transport.disconnecting)
 
     def test_many_requests_at_once(self) -> None:
-        """Of requests in one write the first is answered, and no other page is made."""
+        """Of many pipelined requests only the first is served, and the connection is closed."""
         page = CountingPage()
         self.add("/", page)
         channel, transport = self.connect()
@@ -173,7 +173,7 @@ class LimitTests(SynchronousTestCase):
         self.assertTrue(transport.disconnecting)
 
     def test_client_that_does_not_read(self) -> None:
-        """An answer that is not read does not keep the connection for ever."""
+        """A connection is aborted when its client does not read the response in time."""
         channel, transport = self.connect()
         self.clock.advance(REQUEST_SECONDS - 1)
         channel.dataReceived(REQUEST + b"\r\n")
@@ -182,7 +182,7 @@ class LimitTests(SynchronousTestCase):
         self.assertTrue(transport.disconnected)
 
     def test_silent_clients_make_room(self) -> None:
-        """Of clients that have not sent their request the oldest goes when another one comes."""
+        """A new connection replaces the oldest of too many that have not sent a request."""
         (_, oldest), (_, older), (newest, answered) = (self.connect() for _ in range(3))
         self.assertTrue(oldest.disconnected)
         self.assertFalse(older.disconnected)
@@ -190,7 +190,7 @@ class LimitTests(SynchronousTestCase):
         self.assertIn(b"page", answered.value())
 
     def test_slow_senders_make_room(self) -> None:
-        """A byte now and then makes a client no younger."""
+        """Sending a byte now and then does not make a client younger."""
         (slow, oldest), (_, older) = self.connect(), self.connect()
         slow.dataReceived(REQUEST)
         self.connect()
@@ -198,7 +198,7 @@ class LimitTests(SynchronousTestCase):
         self.assertFalse(older.disconnected)
 
     def test_clients_that_do_not_read_make_room(self) -> None:
-        """Those whose answer waits to be taken do not keep out who asks, nor do they stay."""
+        """Clients that do not read their response do not block others and are disconnected."""
         transports = []
         for _ in range(3):
             channel, transport = self.connect()
@@ -208,7 +208,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual([True, False, False], [each.disconnected for each in transports])
 
     def test_a_flood_of_requests_does_not_hold_up_a_probe(self) -> None:
-        """Beyond a few, pages take turns, and those that nobody waits for are not made."""
+        """Requests over the limit per turn wait, except probes; abandoned ones are dropped."""
         page = CountingPage()
         probes = ("/healthz", "/readyz", "/livez", "/v1/healthz", "/v1/readyz")
         self.pages = {"/": page, **dict.fromkeys(probes, data("ok"))}
@@ -225,12 +225,12 @@ class LimitTests(SynchronousTestCase):
             self.assertIn(b"ok", transport.value(), path)
         self.disconnect(channels[-1])
         self.clock.advance(0)
-        # Of the last ones that there is room for one has left.
+        # One of the last requests that fit into the queue was abandoned.
         self.assertEqual(PAGES_PER_TURN + PAGES_PER_TURN + 3 - 1, page.renders)
         self.assertEqual([], [call for call in self.clock.getDelayedCalls() if not call.time])
 
     def test_a_port_for_probes(self) -> None:
-        """Where there is nothing else, whatever is asked for is answered at once."""
+        """A port that serves only probes answers every request at once."""
         page = CountingPage()
         self.pages = {"/*": page}
         self.site = self.limited(only_probes=True)
@@ -243,7 +243,7 @@ class LimitTests(SynchronousTestCase):
         self.assertFalse(any(each.disconnected for each in transports))
 
     def test_pages_that_are_taken_at_once_count_in_their_turn(self) -> None:
-        """Those who have their answer, and have left, were answered in this turn all the same."""
+        """Requests whose clients have already left count toward the limit per turn."""
         page = CountingPage()
         self.pages = {"/": page}
         self.site = self.limited(max_in_progress=64)
@@ -265,7 +265,7 @@ class LimitTests(SynchronousTestCase):
             self.assertEqual(PAGES_PER_TURN + made, page.renders)
 
     def test_probes_that_others_come_behind(self) -> None:
-        """However many they are, they do not take its answer from one that is to be sent."""
+        """Responses that are being sent are not aborted by any number of later probes."""
         self.add("/healthz", data("ok"))
         transports = []
         for _ in range(MAX_LINGERING + 10):
@@ -277,7 +277,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual([1, 0], [transports[index].closed for index in (9, 10)])
 
     def test_who_waits_for_an_answer_is_not_who_waits_to_ask(self) -> None:
-        """Silent clients, however many, take nothing from one that is being answered."""
+        """Any number of silent clients leaves a connection in progress alone."""
         self.add("/later", late_page)
         channel, transport = self.connect()
         channel.dataReceived(b"GET /later HTTP/1.1\r\nHost: meta\r\n\r\n")
@@ -286,7 +286,7 @@ class LimitTests(SynchronousTestCase):
         self.assertFalse(transport.disconnected)
 
     def test_nothing_is_kept_of_connections_that_have_ended(self) -> None:
-        """Whatever they had come to."""
+        """Closed connections are forgotten in every state."""
         channels = [self.connect()[0] for _ in range(2)]
         channels[0].dataReceived(REQUEST + b"\r\n")
         for channel in channels:
@@ -294,7 +294,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual((0, 0), (len(self.site.connections), len(self.site.in_progress)))
 
     def test_long_head(self) -> None:
-        """A head over 16 KiB is refused."""
+        """A head over 16 KiB is rejected with 431."""
         channel, transport = self.connect()
         channel.dataReceived(REQUEST)
         for number in range(20):
@@ -303,14 +303,14 @@ class LimitTests(SynchronousTestCase):
         self.assertTrue(transport.disconnecting)
 
     def test_many_headers(self) -> None:
-        """More than 100 headers are refused."""
+        """More than 100 headers are rejected with 431."""
         channel, transport = self.connect()
         channel.dataReceived(REQUEST + b"X: y\r\n" * 101 + b"\r\n")
         self.assertIn(b" 431 ", transport.value())
         self.assertTrue(transport.disconnecting)
 
     def test_small_body(self) -> None:
-        """A body up to the limit is thrown away and the request answered."""
+        """A body up to the limit is discarded, and the request is answered."""
         channel, transport = self.connect()
         channel.dataReceived(REQUEST + b"Content-Length: %d\r\n\r\n" % MAX_BODY_BYTES)
         channel.dataReceived(b"x" * MAX_BODY_BYTES)
@@ -318,7 +318,7 @@ class LimitTests(SynchronousTestCase):
         self.assertTrue(transport.value().endswith(b"\r\n\r\npage"))
 
     def test_large_body(self) -> None:
-        """A body over the limit ends the connection with 413, as soon as that is known."""
+        """A body over the limit is rejected with 413 as soon as its size is known."""
         page = CountingPage()
         self.add("/", page)
         size = MAX_BODY_BYTES + 2
@@ -340,7 +340,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(0, page.renders)
 
     def test_slow_body(self) -> None:
-        """A body has as long as a head, and a byte now and then buys no more."""
+        """A body has the same timeout as a head, even if it trickles in."""
         self.add("/healthz", data("ok"))
         for request in (REQUEST, PROBE.removesuffix(b"\r\n")):
             channel, transport = self.connect()
@@ -353,7 +353,7 @@ class LimitTests(SynchronousTestCase):
             self.disconnect(channel)
 
     def test_bodies_that_do_not_come_make_room(self) -> None:
-        """Whatever they are sent to; a probe whose body has come counts there no more."""
+        """A new connection replaces the oldest of too many that have not sent their body."""
         self.add("/healthz", data("ok"))
         transports = []
         for _ in range(3):
@@ -366,7 +366,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(1, len(self.site.in_progress))
 
     def test_expected_body(self) -> None:
-        """A client that holds its body back is told to go on, unless it is too large."""
+        """A client that expects 100-continue gets it, or 413 if its body is too large."""
         for size, answer in ((1, b"HTTP/1.1 100 "), (MAX_BODY_BYTES + 1, b"HTTP/1.1 413 ")):
             channel, transport = self.connect()
             fields = b"Expect: 100-continue\r\nContent-Length: %d\r\n\r\n" % size
@@ -374,7 +374,7 @@ class LimitTests(SynchronousTestCase):
             self.assertTrue(transport.value().startswith(answer), transport.value())
 
     def test_no_access_log(self) -> None:
-        """A request leaves no line in the log."""
+        """Requests are not logged."""
         channel, transport = self.connect()
         with capturedLogs() as events:
             channel.dataReceived(REQUEST + b"\r\n")
@@ -382,7 +382,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual([], events)
 
     def test_broken_page(self) -> None:
-        """A page that raises is answered with 500, and the log says why."""
+        """A page that raises is answered with 500, and the error is logged."""
         self.add("/broken", broken_page)
         channel, transport = self.connect()
         channel.dataReceived(b"GET /broken HTTP/1.1\r\nHost: meta\r\n\r\n")
@@ -394,14 +394,14 @@ class LimitTests(SynchronousTestCase):
         self.assertIn(b"page", transport.value())
 
     def test_decoded_path(self) -> None:
-        """Pages are found by their names, however the path spells them."""
+        """A percent-encoded path finds its page."""
         self.add("/a%2Fb", data("found"))
         channel, transport = self.connect()
         channel.dataReceived(b"GET /%61%2Fb?a/c HTTP/1.1\r\nHost: meta\r\n\r\n")
         self.assertTrue(transport.value().endswith(b"\r\n\r\nfound"), transport.value())
 
     def test_pages_below_others(self) -> None:
-        """What has no page of its own has that of the nearest one above for all below it."""
+        """A path without a page of its own gets the nearest page above that serves a subtree."""
         self.pages = {"/a": data("itself"), "/a/*": data("below"), "/a/b/*": data("deep")}
         self.site = self.limited(max_in_progress=64)
         for path, body in (
@@ -416,7 +416,7 @@ class LimitTests(SynchronousTestCase):
             self.disconnect(channel)
 
     def test_thousands_of_segments(self) -> None:
-        """A page is not looked for at each of them: anybody can ask a health check node port so."""
+        """A path of thousands of segments needs few lookups, since anyone can send one."""
         self.pages = {"/a/*": data("below")}
         self.site = self.limited()
         self.site.pages = CountedPages(self.site.pages)
@@ -426,7 +426,7 @@ class LimitTests(SynchronousTestCase):
         self.assertLess(self.site.pages.looks, 5)
 
     def test_client_that_leaves(self) -> None:
-        """What is made in slices is made no further for a client that has left."""
+        """A page that is rendered in slices is abandoned when its client disconnects."""
         made = []
 
         def pieces() -> Iterator[str]:
@@ -451,7 +451,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual([], self.flushLoggedErrors())
 
     def test_no_path(self) -> None:
-        """What does not begin with a slash is none, whatever stands behind its first character."""
+        """A request target that does not start with a slash is rejected with 400."""
         for line in (
             *("GET xhealthz", "GET http://localhost/healthz", "GET *", "OPTIONS *"),
             *("CONNECT localhost:80", "CONNECT /"),
@@ -462,26 +462,26 @@ class LimitTests(SynchronousTestCase):
             self.assertTrue(transport.value().startswith(b"HTTP/1.1 400 "), line)
 
     def test_date(self) -> None:
-        """Answers say when they were made (RFC 9110, section 6.6.1)."""
+        """Responses have a Date header (RFC 9110, section 6.6.1)."""
         channel, transport = self.connect()
         channel.dataReceived(REQUEST + b"\r\n")
         self.assertRegex(transport.value(), rb"(?i)\r\ndate: \w{3}, \d\d \w{3} \d{4} .* GMT\r\n")
 
 
 class _Expensive:
-    """A page whose making holds everything up."""
+    """A page whose rendering blocks the reactor."""
 
     made = 0
 
     def __call__(self, request: PageRequest) -> PageResponse:
-        """Count, and take some time."""
+        """Count the call and block for a moment."""
         self.made += 1
         time.sleep(0.005)
         return text("x" * 20_000)
 
 
 def flood(port: int, requests: Sequence[bytes]) -> list[bytes]:
-    """Send each request by a connection of its own, and return what comes for probes."""
+    """Send each request on a connection of its own; return the responses to probes."""
     connections = [socket.create_connection(("127.0.0.1", port), 10) for _ in requests]
     with ExitStack() as stack:
         for connection, request in zip(connections, requests, strict=True):
@@ -496,12 +496,12 @@ def flood(port: int, requests: Sequence[bytes]) -> list[bytes]:
 
 
 class FloodTests:
-    """Many who ask for an expensive page, and probes between them, on real sockets."""
+    """A flood of requests for an expensive page with probes in between, on real sockets."""
 
     transports: str
 
     async def test_probes_come_in_between(self) -> None:
-        """Each is answered, and few pages are made in one turn of the reactor."""
+        """Each probe is answered, and few pages are rendered in one turn of the reactor."""
         page = _Expensive()
         site = LimitedSite({"/metrics": page, "/healthz": data("ok")}, reactor)
         self.addCleanup(site.close)
@@ -522,18 +522,18 @@ class FloodTests:
         requests[::10] = [PROBE] * 20
         answers = await deferToThread(flood, listening.getHost().port, requests)
         self.assertEqual([b"ok"] * 20, [answer[-2:] for answer in answers])
-        # One that waited for its turn may be made between two looks, too.
+        # One queued page may be rendered between two measurements.
         self.assertLessEqual(most, PAGES_PER_TURN + 1)
         self.assertGreaterEqual(page.made, PAGES_PER_TURN)
 
 
 class DirectFloodTests(FloodTests, TestCase):
-    """By the transports of this package."""
+    """With the transports of this package."""
 
     transports = "direct"
 
 
 class TwistedFloodTests(FloodTests, TestCase):
-    """By those of Twisted, which send an answer in the turn behind the one in which it is made."""
+    """With the transports of Twisted, which send a response one turn later."""
 
     transports = "twisted"

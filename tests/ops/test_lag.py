@@ -1,4 +1,4 @@
-"""How late timers are."""
+"""Reactor lag: how late timers are."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from yurttunnel.ops.lag import ReactorLag
 
 
 class ReactorLagTests(SynchronousTestCase):
-    """What is measured while the reactor is on time, late and on time again."""
+    """The measured lag while the reactor is on time, late, and on time again."""
 
     def setUp(self) -> None:
-        """Start to measure."""
+        """Start the measurement."""
         self.clock = Clock()
         self.lag = ReactorLag(self.clock)
         self.lag.startService()
@@ -23,11 +23,11 @@ class ReactorLagTests(SynchronousTestCase):
         self.assertEqual(0.0, self.lag.worst())
 
     def test_before_the_first_measurement(self) -> None:
-        """Before anything was measured the lag is 0."""
+        """Before the first measurement the lag is 0."""
         self.assertEqual(0.0, self.lag.worst())
 
     def test_stall(self) -> None:
-        """A stall counts by how much the timer was late, for a minute."""
+        """A stall is reported for a minute, by the delay of the timer."""
         self.clock.advance(1.5)
         self.assertEqual(0.5, self.lag.worst())
         self.clock.pump([1.0] * 59)

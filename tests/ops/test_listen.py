@@ -1,4 +1,4 @@
-"""Listening ports and what is said when they cannot be had."""
+"""Listening ports, and the errors when they cannot be bound."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from yurttunnel.ops.listen import BACKLOG, CannotListen, listen_tcp, listen_unix
 
 
 class RefusingReactor(MemoryReactorClock):
-    """A reactor on which no TCP port can be had."""
+    """A reactor on which no TCP port can be bound."""
 
     def __init__(self, reason):
         super().__init__()
         self.reason = reason
 
     def listenTCP(self, port, factory, backlog=50, interface=""):  # Twisted's name
-        """Fail as the real one does."""
+        """Fail like the real reactor."""
         raise CannotListenError(interface, port, self.reason)
 
 
@@ -40,7 +40,7 @@ class ExhaustedReactor(MemoryReactorClock):
         self.afterwards = ExitStack()
 
     def listenTCP(self, port, factory, backlog=50, interface=""):  # Twisted's name
-        """Listen for real."""
+        """Listen on a real socket."""
         listening = tcp.Port(port, factory, backlog, interface, self)
         listening.startListening()
         self.afterwards.enter_context(no_descriptor_left())
@@ -48,16 +48,16 @@ class ExhaustedReactor(MemoryReactorClock):
 
 
 class ListenTcpTests(SynchronousTestCase):
-    """``listen_tcp`` binds a port, or says which and why not."""
+    """``listen_tcp`` binds a port, or reports which one it cannot bind and why."""
 
     def test_a_port(self):
-        """It is bound on the address that is wanted, with room for a burst."""
+        """The port is bound on the given address, with a backlog for a burst of connections."""
         reactor, factory = MemoryReactorClock(), ServerFactory()
         listen_tcp(reactor, "--meta-port", "127.0.0.1", 10265, factory)
         self.assertEqual(reactor.tcpServers, [(10265, factory, BACKLOG, "127.0.0.1")])
 
     def test_the_last_descriptor(self):
-        """The port takes it, is set up as each is, and stays open."""
+        """A port that takes the last file descriptor is set up as usual and stays open."""
         reactor, tuned = ExhaustedReactor(), []
 
         def tune(listening):
@@ -72,7 +72,7 @@ class ListenTcpTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(stopped))
 
     def test_failures(self):
-        """One line names the flag, the address and the fix, and ends the process with it."""
+        """An error is one line that names the flag, the address and the fix."""
         own = {ip_address(text) for text in ("::1", "2001:db8::7", "192.0.2.7")}
         self.patch(listen, "own_addresses", lambda: own)
         for reason, host, expected in (
@@ -114,14 +114,14 @@ class ListenTcpTests(SynchronousTestCase):
 
 
 class ListenUnixTests(SynchronousTestCase):
-    """``listen_unix`` makes a socket file of its own, and only that."""
+    """``listen_unix`` creates a socket file, and replaces nothing but stale sockets."""
 
     def setUp(self):
-        """Choose a path in a directory of this test."""
+        """Choose a path in a directory of the test."""
         self.reactor = MemoryReactorClock()
         self.directory = self.mktemp()
         os.makedirs(self.directory)
-        # Relative, because the paths of sockets must be short.
+        # The path is relative, because paths of sockets must be short.
         self.path = os.path.join(os.path.relpath(self.directory), "s")
 
     def listen(self, path=None, **kwargs):
@@ -131,13 +131,13 @@ class ListenUnixTests(SynchronousTestCase):
         return port
 
     def stop(self, port):
-        """Stop listening, as far as the reactor is needed too."""
+        """Stop listening, and run the reactor as far as that needs."""
         if port.connected:
             port.stopListening()
             self.reactor.advance(0)
 
     def assert_cannot_listen(self, path, words):
-        """It fails with one line that has the flag, the path and ``words``."""
+        """Check that listening fails with one line that has the flag, the path and ``words``."""
         error = self.assertRaises(
             CannotListen, listen_unix, self.reactor, "--flag", path, ServerFactory()
         )
@@ -146,7 +146,7 @@ class ListenUnixTests(SynchronousTestCase):
         self.assertNotIn("\n", error.code)
 
     def test_the_file(self):
-        """Owner and group may connect, nobody else, whatever the umask is."""
+        """Owner and group may connect, and nobody else, whatever the umask is."""
         umask = os.umask(0)
         self.addCleanup(os.umask, umask)
         self.listen()
@@ -156,19 +156,19 @@ class ListenUnixTests(SynchronousTestCase):
         self.assertEqual(os.umask(0), 0)
 
     def test_another_mode(self):
-        """It can be chosen."""
+        """The file's mode can be chosen."""
         self.listen(mode=0o600)
         self.assertEqual(stat.S_IMODE(os.stat(self.path).st_mode), 0o600)
 
     def test_the_file_is_removed_at_the_end(self):
-        """At once, so that it is also gone when the reactor never runs."""
+        """The file is removed at once, so that it is gone even if the reactor never runs."""
         port = self.listen()
         port.stopListening()
         self.assertFalse(os.path.lexists(self.path))
         self.reactor.advance(0)
 
     def test_a_file_that_somebody_has_removed(self):
-        """Stopping comes to its end all the same."""
+        """Stopping succeeds although somebody has removed the file."""
         port = self.listen()
         os.unlink(self.path)
         stopped = port.stopListening()
@@ -176,7 +176,7 @@ class ListenUnixTests(SynchronousTestCase):
         self.successResultOf(stopped)
 
     def test_a_file_that_somebody_has_replaced(self):
-        """What a newer process has put there stays."""
+        """A file that a newer process has created at the path is kept."""
         port = self.listen()
         os.unlink(self.path)
         newer = socket.socket(socket.AF_UNIX)
@@ -186,7 +186,7 @@ class ListenUnixTests(SynchronousTestCase):
         self.assertTrue(os.path.lexists(self.path))
 
     def test_a_stale_socket_is_replaced(self):
-        """One that a killed process left behind."""
+        """The socket of a killed process is replaced."""
         with socket.socket(socket.AF_UNIX) as killed:
             killed.bind(self.path)
             killed.listen()
@@ -195,17 +195,17 @@ class ListenUnixTests(SynchronousTestCase):
             caller.connect(self.path)
 
     def test_a_socket_in_use_is_not(self):
-        """Whether its owner has room for another connection or is too busy to accept."""
+        """A socket in use is left alone, whether its queue has room or is full."""
         with socket.socket(socket.AF_UNIX) as owner:
             owner.bind(self.path)
             owner.listen(0)
-            # The first question fills the queue, the second finds it full.
+            # The first attempt fills the queue, and the second finds it full.
             self.assert_cannot_listen(self.path, "another process listens")
             self.assert_cannot_listen(self.path, "another process listens")
         self.assertTrue(os.path.lexists(self.path))
 
     def test_other_files_are_left_alone(self):
-        """A plain file or a symbolic link is none of ours."""
+        """A plain file or a symbolic link at the path is left alone."""
         with open(self.path, "w") as file:
             file.write("precious")
         self.assert_cannot_listen(self.path, "is not a socket")
@@ -215,19 +215,19 @@ class ListenUnixTests(SynchronousTestCase):
             self.assertEqual(file.read(), "precious")
 
     def test_a_directory_that_does_not_exist(self):
-        """The sentence says which, and to create it."""
+        """The error names the missing directory."""
         self.assert_cannot_listen("nowhere/at/all/s", "directory nowhere/at/all does not exist")
 
     def test_a_path_that_is_too_long(self):
-        """107 bytes is what the kernel takes."""
+        """A path of more than 107 bytes, the kernel's limit, is rejected."""
         self.assert_cannot_listen("a" * 108, "longer than 107 bytes")
         self.listen("a" * 107)
 
     def test_a_directory_without_permission(self):
-        """The sentence is what the system says."""
+        """The error contains the system's message."""
         self.patch(os, "lstat", self.deny)
         self.assert_cannot_listen(self.path, "Permission denied")
 
     def deny(self, path):
-        """Deny."""
+        """Deny access."""
         raise PermissionError(errno.EACCES, "Permission denied")

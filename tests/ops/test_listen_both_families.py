@@ -1,4 +1,4 @@
-"""Ports at ``::``, which are for both families whatever the machine's default is."""
+"""Ports at ``::`` accept both address families, whatever the machine's default is."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from yurttunnel.tunnel.direct.reactor import DirectReactor
 
 
 class ListeningReactor(MemoryReactorClock):
-    """A reactor that listens."""
+    """A reactor that listens on real sockets."""
 
     def listenTCP(self, port, factory, backlog=50, interface=""):  # Twisted's name
-        """Listen for real."""
+        """Listen on a real socket."""
         listening = tcp.Port(port, factory, backlog, interface, self)
         listening.startListening()
         return listening
 
 
 class BothFamiliesTests(KernelTestCase):
-    """A machine with ``net.ipv6.bindv6only``."""
+    """Listening on a machine with ``net.ipv6.bindv6only``."""
 
     def setUp(self):
-        """Set it."""
+        """Set ``net.ipv6.bindv6only``."""
         super().setUp()
         Path("/proc/sys/net/ipv6/bindv6only").write_text("1")
 

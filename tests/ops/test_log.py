@@ -1,4 +1,4 @@
-"""Logs of libraries, and warnings that come in floods."""
+"""Logs of libraries, and rate limits of warnings."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from yurttunnel.ops.log import RateLimitedLog, forward_standard_logging
 
 
 class ForwardingTests(SynchronousTestCase):
-    """What stdlib logging gives reaches twisted.logger."""
+    """Records of stdlib logging are forwarded to twisted.logger."""
 
     def setUp(self) -> None:
-        """Forward warnings and above for the time of a test."""
+        """Forward warnings and above during the test."""
         self.addCleanup(forward_standard_logging())
         self.library = logging.getLogger("urllib3.connectionpool")
 
     def test_message(self) -> None:
-        """A record arrives formatted, under its logger's name, with its level."""
+        """A forwarded record has the formatted message, the logger's name and its level."""
         with capturedLogs() as events:
             self.library.warning("pool of %s is {full}", "edge-1")
         [event] = events
@@ -29,7 +29,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertEqual(LogLevel.warn, event["log_level"])
 
     def test_levels(self) -> None:
-        """Each level becomes its counterpart, and custom ones the next lower."""
+        """A level is mapped to its counterpart, and a custom level to the next lower one."""
         with capturedLogs() as events:
             for level in (logging.CRITICAL, logging.ERROR, logging.WARNING, logging.ERROR + 5):
                 self.library.log(level, "x")
@@ -39,7 +39,7 @@ class ForwardingTests(SynchronousTestCase):
         )
 
     def test_low_levels_are_dropped(self) -> None:
-        """Below the level nothing is forwarded."""
+        """Records below the level are not forwarded."""
         self.library.setLevel(logging.DEBUG)
         self.addCleanup(self.library.setLevel, logging.NOTSET)
         with capturedLogs() as events:
@@ -48,7 +48,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertEqual([], events)
 
     def test_requested_level(self) -> None:
-        """Forwarding begins at the level that is asked for, down to debug."""
+        """Records are forwarded from the requested level, down to debug."""
         self.library.setLevel(logging.DEBUG)
         self.addCleanup(self.library.setLevel, logging.NOTSET)
         self.addCleanup(forward_standard_logging(logging.DEBUG))
@@ -58,7 +58,7 @@ class ForwardingTests(SynchronousTestCase):
         self.assertEqual([LogLevel.info, LogLevel.debug], [event["log_level"] for event in events])
 
     def test_traceback(self) -> None:
-        """An exception that a library logs arrives with its traceback."""
+        """An exception that a library logs is forwarded with its traceback."""
         with capturedLogs() as events:
             try:
                 raise ZeroDivisionError("in the library")
@@ -68,14 +68,14 @@ class ForwardingTests(SynchronousTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_broken_record(self) -> None:
-        """A record that cannot be formatted does not break the library."""
+        """A record that cannot be formatted raises nothing in the library."""
         self.patch(logging, "raiseExceptions", False)
         with capturedLogs() as events:
             self.library.warning("%d", "not a number")
         self.assertEqual([], events)
 
     def test_end_of_forwarding(self) -> None:
-        """After the returned function was called nothing is forwarded by it."""
+        """The returned function stops the forwarding."""
         before = list(logging.getLogger().handlers)
         stop = forward_standard_logging()
         stop()
@@ -83,15 +83,15 @@ class ForwardingTests(SynchronousTestCase):
 
 
 class RateLimitedLogTests(SynchronousTestCase):
-    """A warning that strangers can cause is shown now and then."""
+    """Warnings that strangers can cause are rate limited."""
 
     def setUp(self) -> None:
-        """Provide a log with one warning each ten seconds."""
+        """Make a log that shows one warning in ten seconds."""
         self.clock = Clock()
         self.log = RateLimitedLog(self.clock, Logger(namespace="test"), seconds=10)
 
     def warnings(self, *nodes: str) -> list[str]:
-        """Warn for each node and give what was shown."""
+        """Log a warning for each node; return what was shown."""
         with capturedLogs() as events:
             for node in nodes:
                 self.log.warn("{node} was refused", node=node)
@@ -100,11 +100,11 @@ class RateLimitedLogTests(SynchronousTestCase):
         return [formatEvent(event) for event in events]
 
     def test_first_is_shown(self) -> None:
-        """Of several alike only the first is shown."""
+        """Of several warnings with the same format only the first is shown."""
         self.assertEqual(["a was refused"], self.warnings("a", "b", "c"))
 
     def test_count(self) -> None:
-        """The next one after the time tells how many were not shown, and counting begins anew."""
+        """The first warning of the next period has the number of suppressed warnings."""
         self.warnings("a", "b", "c")
         self.clock.advance(9.9)
         self.assertEqual([], self.warnings("d"))
@@ -114,7 +114,7 @@ class RateLimitedLogTests(SynchronousTestCase):
         self.assertEqual(["f was refused"], self.warnings("f"))
 
     def test_errors(self) -> None:
-        """What somebody has to mend is limited in the same way, at its own level."""
+        """Errors are limited in the same way, at their own level."""
         with capturedLogs() as events:
             for node in "abc":
                 self.log.error("{node} is broken", node=node)

@@ -1,4 +1,4 @@
-"""The file of the log, on real pipes and terminals: with readers that read, stop, and go away."""
+"""The log's file on real pipes and terminals, with readers that read, stop and leave."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from yurttunnel.ops.log_output import LogOutput, text_line
 
 LINE = b"x" * 999 + b"\n"
 SECONDS = 30.0
-"""In which a thread does what it has to, on a busy machine."""
+"""The time limit for a thread, on a busy machine."""
 
 
 class PipeTestCase(SynchronousTestCase):
-    """A pipe and what writes to it."""
+    """A pipe and a log file that writes to it."""
 
     def setUp(self) -> None:
-        """Make them."""
+        """Make the pipe and the log file."""
         self.reader: int | None
         self.reader, self.writer = os.pipe()
         self.addCleanup(self.close)
         self.file = LogFile(self.writer)
 
     def close(self) -> None:
-        """Let go of the pipe; a thread that still writes ends with that."""
+        """Close the pipe, which also ends a thread that is still writing."""
         if self.reader is not None:
             os.close(self.reader)
         self.finish()
@@ -41,14 +41,14 @@ class PipeTestCase(SynchronousTestCase):
         os.close(self.writer)
 
     def finish(self) -> None:
-        """Wait until nothing waits."""
+        """Wait until no line is queued."""
         thread = self.file._thread
         if thread is not None:
             thread.join(SECONDS)
         self.assertTrue(self.file.has_kept_up)
 
     def read(self, size: int) -> bytes:
-        """Read so many bytes, which are on their way."""
+        """Read exactly ``size`` bytes."""
         assert self.reader is not None
         data = b""
         while len(data) < size:
@@ -56,13 +56,13 @@ class PipeTestCase(SynchronousTestCase):
         return data
 
     def hang_up(self) -> None:
-        """Close the end that reads."""
+        """Close the pipe's reading end."""
         assert self.reader is not None
         os.close(self.reader)
         self.reader = None
 
     def fill(self) -> int:
-        """Write until the pipe is full and all the room beside it; give the bytes."""
+        """Write until both the pipe and the queue are full; return the number of bytes."""
         for number in range(3 * MAX_WAITING // len(LINE)):
             self.file.write(LINE)
             if self.file.lost:
@@ -71,17 +71,17 @@ class PipeTestCase(SynchronousTestCase):
 
 
 class LogFileTests(PipeTestCase):
-    """``LogFile`` waits for nobody."""
+    """``LogFile`` never blocks its caller."""
 
     def test_at_once(self) -> None:
-        """While there is room a line is written before the call returns, however long it is."""
+        """While there is room, a line of any length is written before the call returns."""
         for line in (b"1\n", b"y" * 20_000 + b"\n"):
             self.file.write(line)
             self.assertTrue(self.file.has_kept_up)
             self.assertEqual(line, self.read(len(line)))
 
     def test_nobody_reads(self) -> None:
-        """No call waits: lines do, up to a bound, and the others are lost and counted."""
+        """Without reading, lines are queued up to a limit; others are dropped and counted."""
         size = self.fill()
         self.assertTrue(MAX_WAITING <= size <= 2 * MAX_WAITING + 128 * 1024, size)
         self.assertIn("it is not read", self.file.problem)
@@ -90,7 +90,7 @@ class LogFileTests(PipeTestCase):
         self.assertFalse(self.file.has_kept_up)
 
     def test_read_again(self) -> None:
-        """What has waited is written in its order, and what follows is written at once again."""
+        """Queued lines are written in order, and later lines are written at once again."""
         lines = b"".join(b"%07d %s" % (number, LINE) for number in range(500))
         for line in lines.splitlines(keepends=True):
             self.file.write(line)
@@ -101,13 +101,13 @@ class LogFileTests(PipeTestCase):
         self.assertEqual(0, self.file.lost)
 
     def test_nobody_is_there(self) -> None:
-        """Without a reader lines are lost, and nothing is raised."""
+        """Without a reader, lines are dropped and nothing is raised."""
         self.hang_up()
         self.file.write(LINE)
         self.assertEqual((1, "Broken pipe"), (self.file.lost, self.file.problem))
 
     def test_the_reader_leaves(self) -> None:
-        """So are those that wait when it goes."""
+        """When the reader leaves, queued lines are dropped."""
         for _ in range(200):
             self.file.write(LINE)
         self.assertEqual(0, self.file.lost)
@@ -117,7 +117,7 @@ class LogFileTests(PipeTestCase):
         self.assertEqual("Broken pipe", self.file.problem)
 
     def test_blocking_for_others(self) -> None:
-        """What is given stays blocking, and can be written to after the end."""
+        """The given descriptor stays blocking and can be used after the log file is closed."""
         self.assertTrue(os.get_blocking(self.writer))
         own = self.file._descriptor
         self.assertNotEqual(self.writer, own)
@@ -127,7 +127,7 @@ class LogFileTests(PipeTestCase):
         self.assertEqual(LINE, self.read(len(LINE)))
 
     def test_of_another_user(self) -> None:
-        """A pipe that may not be opened again is not waited for, whether it blocks or not."""
+        """A pipe that cannot be reopened blocks no caller, whether its descriptor blocks or not."""
 
         def refuse(path: str, flags: int) -> int:
             raise PermissionError
@@ -140,7 +140,7 @@ class LogFileTests(PipeTestCase):
             self.check_500_lines()
 
     def check_500_lines(self) -> None:
-        """Write more than the pipe takes, and read it after that."""
+        """Write more than the pipe can hold, then read it."""
         lines = LINE * 500
         for _ in range(500):
             self.file.write(LINE)
@@ -148,7 +148,7 @@ class LogFileTests(PipeTestCase):
         self.finish()
 
     def test_close(self) -> None:
-        """At the end what waits is waited for, but not for ever."""
+        """Closing waits for queued lines, up to a timeout."""
         self.patch(log_file, "CLOSE_TIMEOUT", 0.01)
         self.file.close()
         self.fill()
@@ -156,7 +156,7 @@ class LogFileTests(PipeTestCase):
         self.assertFalse(self.file.has_kept_up)
 
     def test_no_threads(self) -> None:
-        """Where there can be no thread to wait, lines are lost until there is room again."""
+        """Where no thread can be started, lines are dropped until there is room again."""
 
         def start(thread: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
@@ -169,7 +169,7 @@ class LogFileTests(PipeTestCase):
         self.assertEqual(1, self.file.lost)
 
     def test_a_line_cut_off_by_a_full_disk(self) -> None:
-        """Only that one is spoilt: the next that is written begins a line."""
+        """Only the truncated line is damaged: the next line starts on a line of its own."""
         write, room = os.write, [3]
 
         def write_what_fits(descriptor: int, data: bytes) -> int:
@@ -193,7 +193,7 @@ class LogFileTests(PipeTestCase):
             self.assertEqual(3, log.lost)
 
     def test_file(self) -> None:
-        """A file is written where its descriptor is, which others may share: nothing is lost."""
+        """A shared file is written at the shared position, so that nothing is overwritten."""
         with open(self.mktemp(), "w+b", buffering=0) as file:
             file.write(b"before\n")
             LogFile(file.fileno()).write(b"line\n")
@@ -202,7 +202,7 @@ class LogFileTests(PipeTestCase):
             self.assertEqual(b"before\nline\nbehind\n", file.read())
 
     def test_full_disk(self) -> None:
-        """A line for which the disk has no room is lost."""
+        """A line is dropped when the disk is full."""
         with Path("/dev/full").open("ab") as full:
             file = LogFile(full.fileno())
             file.write(LINE)
@@ -210,15 +210,15 @@ class LogFileTests(PipeTestCase):
 
 
 class TerminalTests(PipeTestCase):
-    """Nor does it wait for a terminal."""
+    """``LogFile`` never blocks on a terminal."""
 
     def setUp(self) -> None:
-        """Have a terminal instead of the pipe."""
+        """Use a terminal in place of the pipe."""
         self.patch(os, "pipe", pty.openpty)
         super().setUp()
 
     def test_held(self) -> None:
-        """Lines wait while nobody reads, all are written then, and others at once again."""
+        """Lines are queued while a terminal is not read; afterwards lines are written at once."""
         lines = b"".join(b"%07d %s" % (number, LINE) for number in range(500))
         for line in lines.splitlines(keepends=True):
             self.file.write(line)
@@ -232,10 +232,10 @@ class TerminalTests(PipeTestCase):
 
 
 class LogOutputTests(PipeTestCase):
-    """``LogOutput`` tells of lines that are lost, where they can still be seen."""
+    """``LogOutput`` reports dropped lines to the observers that still work."""
 
     def setUp(self) -> None:
-        """Have events go to the pipe, and to a list as to the status page."""
+        """Send events to the pipe, and to a list in place of the status page."""
         super().setUp()
         self.events: list[LogEvent] = []
         page = cast(ILogObserver, self.events.append)
@@ -244,12 +244,12 @@ class LogOutputTests(PipeTestCase):
         self.log = Logger(namespace="part", observer=publisher)
 
     def told(self) -> list[str]:
-        """Return what was told of the log itself."""
+        """Return the events about the log itself."""
         own = (event for event in self.events if event["log_namespace"].endswith("LogOutput"))
         return [str(event["log_format"]) for event in own]
 
     def test_lost_and_written_again(self) -> None:
-        """It is told once when lines begin to be lost, and with their number when that is over."""
+        """The start of a loss is reported once, and its end with the number of dropped lines."""
         for _ in range(2 * MAX_WAITING // len(LINE)):
             if not self.told():
                 self.log.info("{text}", text="x" * 999)
@@ -261,7 +261,7 @@ class LogOutputTests(PipeTestCase):
         reader = threading.Thread(target=self.read_until, args=(b"lines were lost\n",))
         reader.start()
         self.finish()
-        # All is in the pipe, of which the reader may have read nothing yet.
+        # All lines are in the pipe, but the reader may not have read any yet.
         self.assertTrue(select.select([], [self.writer], [], SECONDS)[1])
         self.log.info("again")
         reader.join(SECONDS)
@@ -269,7 +269,7 @@ class LogOutputTests(PipeTestCase):
         self.assertEqual(2, len(self.told()))
 
     def read_until(self, end: bytes) -> None:
-        """Read until something ends so; keep the last of it."""
+        """Read until the output ends with ``end``; keep the last part."""
         assert self.reader is not None
         self.last = b""
         while not self.last.endswith(end):

@@ -37,7 +37,7 @@ MOMENT = datetime(2026, 7, 5, 12, 30, 1, 250_000, tzinfo=UTC)
 
 
 def logged(format: str = "", **fields: object) -> LogEvent:
-    """Return what a warning becomes."""
+    """Return the event of a warning."""
     events: list[LogEvent] = []
     observer = cast(ILogObserver, events.append)
     logger = Logger(namespace="yurttunnel.server.agents", observer=observer)
@@ -47,7 +47,7 @@ def logged(format: str = "", **fields: object) -> LogEvent:
 
 
 def failed() -> Failure:
-    """Return an error with a traceback."""
+    """Return a failure with a traceback."""
     try:
         raise ZeroDivisionError("by nobody")
     except ZeroDivisionError:
@@ -55,7 +55,7 @@ def failed() -> Failure:
 
 
 class TextTests(SynchronousTestCase):
-    """Lines for people."""
+    """The text format."""
 
     def line(self, format: str = "", **fields: object) -> str:
         """Return the line without its time."""
@@ -64,7 +64,7 @@ class TextTests(SynchronousTestCase):
         return line.partition(" ")[2]
 
     def test_message(self) -> None:
-        """A line has the time with its zone, the part of the program, the level and the text."""
+        """A line has the time with its zone, the namespace, the level and the text."""
         line = text_line(logged("{node}: gone", node="edge-1"))
         assert line is not None
         time, _, rest = line.partition(" ")
@@ -73,7 +73,7 @@ class TextTests(SynchronousTestCase):
         self.assertEqual(MOMENT.replace(microsecond=0), moment)
 
     def test_traceback(self) -> None:
-        """The lines of a traceback are indented, so that each entry begins with its time."""
+        """The lines of a traceback are indented, so that only log entries start with a time."""
         line = self.line("it failed", log_failure=failed())
         head, *rest = line.splitlines()
         self.assertTrue(head.endswith(" it failed"))
@@ -82,7 +82,7 @@ class TextTests(SynchronousTestCase):
             self.assertTrue(each.startswith("\t"), each)
 
     def test_control_characters(self) -> None:
-        """What a stranger has sent neither moves a terminal's cursor nor begins a line."""
+        """Control characters are escaped, and a line break in a value cannot forge a log entry."""
         line = self.line(
             "from {who}", who="\x1b[2J\r\x00\x9b\x7f\n2026-07-05T12:30:01+0000 [x] forged"
         )
@@ -93,29 +93,29 @@ class TextTests(SynchronousTestCase):
         )
 
     def test_what_is_no_unicode(self) -> None:
-        """Bytes that are no UTF-8 can be written; letters of any language stay as they are."""
+        """Bytes that are not UTF-8 are escaped; letters of any language are unchanged."""
         line = self.line(
             "{who}", who="rand-\u00f6\u6771" + b"\xff".decode("utf-8", "surrogateescape")
         )
         self.assertEqual("[yurttunnel.server.agents#warn] rand-\u00f6\u6771\\udcff\n", line)
 
     def test_what_is_put_together_already(self) -> None:
-        """It has the same line as what is filled in here, whatever it holds."""
+        """A preformatted message is written like one that is formatted here."""
         for text in ("GET /pods", "{not} a field", "two\nlines", "\x1b[2J"):
             self.assertEqual(
                 self.line("a {what}", what=text), self.line("{line}", line=f"a {text}")
             )
 
     def test_nothing_to_say(self) -> None:
-        """An event without a message has no line."""
+        """An event without a message writes no line."""
         self.assertIsNone(text_line(logged()))
 
 
 class JSONTests(SynchronousTestCase):
-    """Lines for programs."""
+    """The JSON format."""
 
     def entry(self, format: str = "", **fields: object) -> dict[str, Any]:
-        """Return the object on the line."""
+        """Return the object of the line."""
         line = json_line(logged(format, **fields))
         assert line is not None
         self.assertTrue(line.endswith("\n") and line.isascii())
@@ -124,13 +124,13 @@ class JSONTests(SynchronousTestCase):
         return entry
 
     def test_what_is_put_together_already(self) -> None:
-        """A message that was is there once, beside its other fields."""
+        """A preformatted message is written once, beside the event's other fields."""
         entry = self.entry(PREFORMATTED, line="GET /pods: 200", node="edge-1")
         self.assertEqual(("GET /pods: 200", "edge-1"), (entry["message"], entry["node"]))
         self.assertNotIn("line", entry)
 
     def test_message(self) -> None:
-        """An object has the time in UTC, level, part of the program, text, and the fields."""
+        """An object has the time in UTC, the level, the namespace, the text and the fields."""
         self.assertEqual(
             {
                 "time": "2026-07-05T12:30:01.250Z",
@@ -156,42 +156,42 @@ class JSONTests(SynchronousTestCase):
         )
 
     def test_other_fields(self) -> None:
-        """What is neither text nor number is in the message only."""
+        """A value that is neither text nor a finite number is only in the message."""
         address, nothing = ip_address("192.0.2.1"), float("nan")
         entry = self.entry("{address} {nothing}", address=address, nothing=nothing, log_x="x")
         self.assertEqual("192.0.2.1 nan", entry["message"])
         self.assertEqual({"time", "level", "namespace", "message"}, set(entry))
 
     def test_fields_do_not_hide_what_each_line_has(self) -> None:
-        """A field with one of the names that are taken is in the message only."""
+        """A field with a reserved name is only in the message."""
         entry = self.entry("{message}", message="x", namespace="no", time=0, traceback="no")
         self.assertEqual(("x", "yurttunnel.server.agents"), (entry["message"], entry["namespace"]))
         self.assertEqual("2026-07-05T12:30:01.250Z", entry["time"])
         self.assertNotIn("traceback", entry)
 
     def test_traceback(self) -> None:
-        """An error that is reported has its traceback, without the values of variables."""
+        """A failure has its traceback, without the values of variables."""
         entry = self.entry("it failed", log_failure=failed())
         self.assertEqual("it failed", entry["message"])
         self.assertIn("in failed", entry["traceback"])
         self.assertTrue(entry["traceback"].endswith("builtins.ZeroDivisionError: by nobody\n"))
 
     def test_hostile_text(self) -> None:
-        """Whatever is in a field, the line stays one object that can be read."""
+        """Any text in a field leaves the line one valid object."""
         text = '"\n}{\x00\u2028' + b"\xff".decode("utf-8", "surrogateescape")
         self.assertEqual(text, self.entry("{who}", who=text)["who"])
 
     def test_format_that_cannot_be_filled(self) -> None:
-        """A defect in a message costs no line."""
+        """A message that cannot be formatted is reported in its line."""
         self.assertIn("Unable to format", self.entry("{missing}")["message"])
 
     def test_nothing_to_say(self) -> None:
-        """An event without a message has no line; one with an error has."""
+        """An event without a message writes no line, unless it has a failure."""
         self.assertIsNone(json_line(logged()))
         self.assertIn("traceback", self.entry(log_failure=failed()))
 
     def test_of_the_old_logging(self) -> None:
-        """What Twisted adds for old observers is left out."""
+        """Fields that Twisted adds for legacy observers are left out."""
         entry = self.entry("x", isError=1, system="-")
         self.assertEqual({"time", "level", "namespace", "message"}, set(entry))
 
@@ -205,15 +205,15 @@ class OneFlag(CommandOptions[int]):
 
 
 class FlagTests(SynchronousTestCase):
-    """``--log-format`` and ``--v``, and what twist makes of them."""
+    """``--log-format`` and ``--v``, and their effect on twist."""
 
     def setUp(self) -> None:
-        """Have levels of its own, not those of the process that runs the tests."""
+        """Make a level filter for the test, separate from the one of the test process."""
         self.levels = LogLevelFilter()
         self.patch(ops_options, "log_level_filter", self.levels)
 
     def parse(self, *arguments: str, of_twist: tuple[str, ...] = ()) -> _options.TwistOptions:
-        """Parse a command line; a plugin is the command."""
+        """Parse a command line of twist with a plugin."""
         twist = _options.TwistOptions()
         twist["plugins"] = {"command": _Plugin()}
         twist["reactor"] = MemoryReactor()
@@ -221,16 +221,16 @@ class FlagTests(SynchronousTestCase):
         return twist
 
     def refused(self, *arguments: str) -> str:
-        """Return what is said of a command line before the process ends."""
+        """Return the error that a command line is rejected with."""
         told = io.StringIO()
         with redirect_stderr(told), self.assertRaises(SystemExit):
             self.parse(*arguments)
         return told.getvalue()
 
     def written(self, twist: _options.TwistOptions) -> str:
-        """Log one message of each kind by what ``twist`` says, and give what is written."""
+        """Log one message of each kind with the settings of ``twist``; return the output."""
         file = self.file()
-        # As twist's Runner does it.
+        # This is what twist's Runner does.
         observer = FilteringLogObserver(
             twist["fileLogObserverFactory"](file), [LogLevelFilterPredicate(twist["logLevel"])]
         )
@@ -244,7 +244,7 @@ class FlagTests(SynchronousTestCase):
         return Path(file.name).read_text()
 
     def test_talk_of_twisted(self) -> None:
-        """What Twisted says of itself is left out at the usual level, but not what goes wrong."""
+        """Twisted's own informational messages are hidden at the default level."""
         for level, expected in (
             (LogLevel.info, ["trouble"]),
             (LogLevel.debug, ["starting on 10262", "Starting reactor...", "trouble"]),
@@ -259,22 +259,22 @@ class FlagTests(SynchronousTestCase):
             self.assertEqual(expected, [event["log_format"] for event in events])
 
     def file(self) -> IO[str]:
-        """Open an empty file, as the flag ``--log-file`` of twist does."""
+        """Open an empty file, like twist's flag ``--log-file``."""
         return self.enterContext(Path(self.mktemp()).open("a"))
 
     def shown(self, *arguments: str, of_twist: tuple[str, ...] = ()) -> list[str]:
-        """Return the messages that are shown with a command line."""
+        """Return the messages that a command line shows."""
         lines = self.written(self.parse(*arguments, of_twist=of_twist)).splitlines()
         return [line.rpartition(" ")[2] for line in lines]
 
     def test_text_is_the_default(self) -> None:
-        """It is written where there is no terminal as well."""
+        """The text format is the default, also where there is no terminal."""
         twist = self.parse()
         self.assertIn("[part#info] event\n", self.written(twist))
         self.assertEqual("text", twist["logFormat"])
 
     def test_json(self) -> None:
-        """Each line is an object."""
+        """Each line is a JSON object."""
         lines = self.written(self.parse("--log-format", "json")).splitlines()
         self.assertEqual(
             ["event", "request", "trouble", "failure"],
@@ -282,16 +282,16 @@ class FlagTests(SynchronousTestCase):
         )
 
     def test_not_twists_own_json(self) -> None:
-        """Twist's own flag does not count: it cannot be told from its default."""
+        """Twist's own --log-format is ignored, since it cannot be told apart from its default."""
         written = self.written(self.parse(of_twist=("--log-format=json",)))
         self.assertEqual([], list(eventsFromJSONLogFile(io.StringIO(written))))
 
     def test_unknown_format(self) -> None:
-        """It is refused with a sentence."""
+        """An unknown format is rejected."""
         self.assertIn("--log-format: 'xml' is none of these", self.refused("--log-format=xml"))
 
     def test_verbosity(self) -> None:
-        """0 and 1 are without single requests, 2 and 3 with them, 4 and more show all."""
+        """Verbosity 0 and 1 hide single requests, 2 and 3 show them, 4 and more show everything."""
         normal = ["event", "trouble", "failure"]
         requests = ["event", "request", "trouble", "failure"]
         for verbosity, messages in (
@@ -305,23 +305,23 @@ class FlagTests(SynchronousTestCase):
             self.assertEqual(messages, self.shown(f"--v={verbosity}"), verbosity)
 
     def test_verbosity_as_in_go(self) -> None:
-        """One hyphen is as good as two."""
+        """The flag may have one hyphen or two."""
         self.assertEqual("detail", self.shown("-v=4")[0])
         self.assertEqual("detail", self.shown("-v", "4")[0])
 
     def test_bad_verbosity(self) -> None:
-        """It is refused with a sentence."""
+        """An invalid verbosity is rejected."""
         for text in ("x", "-1", "", "\u0663"):
             self.assertRegex(self.refused(f"--v={text}"), "^--v: '.*' is not a number")
 
     def test_twists_level(self) -> None:
-        """Without ``--v`` the level of twist counts, with it that does."""
+        """The level of twist applies without ``--v``; ``--v`` overrides it."""
         level = ("--log-level=error",)
         self.assertEqual(["failure"], self.shown(of_twist=level))
         self.assertEqual("event", self.shown("--v=2", of_twist=level)[0])
 
     def test_levels_can_be_changed_later(self) -> None:
-        """A running process can be told to show more, or less."""
+        """The level of a running process can be changed."""
         twist = self.parse("--v=1")
         self.levels.set(LogLevel.critical, requests=True)
         self.assertEqual("", self.written(twist))
@@ -331,7 +331,7 @@ class FlagTests(SynchronousTestCase):
         self.assertEqual(1, len(self.written(twist).splitlines()))
 
     def test_floods(self) -> None:
-        """What repeats is written now and then only."""
+        """Repeated warnings are limited."""
         file = self.file()
         logger = Logger(observer=self.parse()["fileLogObserverFactory"](file))
         for _ in range(1000):
@@ -339,7 +339,7 @@ class FlagTests(SynchronousTestCase):
         self.assertLess(len(Path(file.name).read_text().splitlines()), 100)
 
     def test_nowhere_to_write(self) -> None:
-        """A process that was begun without standard error runs all the same, without a log."""
+        """A process without standard error runs without a log."""
         descriptors: list[int] = []
 
         def file(descriptor: int) -> LogFile:
@@ -352,14 +352,14 @@ class FlagTests(SynchronousTestCase):
         self.assertEqual([os.devnull], [os.readlink(f"/proc/self/fd/{n}") for n in descriptors])
 
     def test_the_last_lines(self) -> None:
-        """When the process has stopped, what is still to be written has some time for it."""
+        """The log file is closed after the shutdown, so that queued lines are written."""
         twist = self.parse()
         twist["fileLogObserverFactory"](self.file())
         [(close, _, _)] = twist["reactor"].triggers["after"]["shutdown"]
         self.assertEqual("close", close.__name__)
 
     def test_without_twist(self) -> None:
-        """A command that another program makes leaves the log alone."""
+        """A command that is run by another program does not configure the log."""
         options = OneFlag()
         options.parseOptions(["--log-format=json", "--v=4"])
         self.assertEqual(7, options.settings)
@@ -372,7 +372,7 @@ class FlagTests(SynchronousTestCase):
 
 
 class _Plugin:
-    """What twist knows of a command."""
+    """A twist plugin for the command."""
 
     tapname = "command"
     description = "A command."
@@ -383,5 +383,5 @@ class RequestLogTests(SynchronousTestCase):
     """The log of single requests."""
 
     def test_namespace(self) -> None:
-        """It is the one by which they are shown or not."""
+        """The log has the namespace that the level filter checks."""
         self.assertEqual(REQUESTS, request_log.namespace)

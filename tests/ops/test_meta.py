@@ -1,4 +1,4 @@
-"""The meta pages, asked over HTTP in memory."""
+"""The meta pages, over HTTP in memory."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Answer:
 
 
 def parse(data: bytes) -> Answer:
-    """Take one response apart."""
+    """Parse one response."""
     head, _, body = data.partition(b"\r\n\r\n")
     status_line, _, fields = head.partition(b"\r\n")
     headers = BytesParser().parsebytes(fields + b"\r\n\r\n", headersonly=True)
@@ -53,7 +53,7 @@ class MetaTestCase(SynchronousTestCase):
     """A meta site without a port."""
 
     def setUp(self) -> None:
-        """Build the site of a process with no checks, sessions or figures."""
+        """Make the site of a process without checks, sessions or metrics."""
         self.clock = Clock()
         self.readiness = Readiness()
         self.registry = MetricRegistry()
@@ -80,7 +80,7 @@ class MetaTestCase(SynchronousTestCase):
     def ask(
         self, path: str, method: str = "GET", host: str = "meta", peer: str = "192.0.2.1"
     ) -> Answer:
-        """Ask for a path on a connection of its own."""
+        """Request a path on a new connection."""
         channel, transport = self.connect(peer)
         channel.dataReceived(f"{method} {path} HTTP/1.1\r\nHost: {host}\r\n\r\n".encode())
         self.clock.advance(0)
@@ -89,16 +89,16 @@ class MetaTestCase(SynchronousTestCase):
 
 
 class PageTests(MetaTestCase):
-    """What each page says."""
+    """The content of each page."""
 
     def test_healthz(self) -> None:
-        """A process that answers is healthy, ready or not."""
+        """/healthz answers 200 even if the process is not ready."""
         self.readiness.add("listeners", lambda: "port 10262 is not bound")
         answer = self.ask("/healthz")
         self.assertEqual((200, b"ok\n"), (answer.status, answer.body))
 
     def test_ready(self) -> None:
-        """With all checks passed /readyz answers 200 and names them."""
+        """/readyz answers 200 with the names of the checks when all checks pass."""
         self.readiness.add("listeners", lambda: None)
         self.readiness.add("certificate", lambda: None)
         answer = self.ask("/readyz")
@@ -106,7 +106,7 @@ class PageTests(MetaTestCase):
         self.assertEqual(b"listeners: ok\ncertificate: ok\nready\n", answer.body)
 
     def test_not_ready(self) -> None:
-        """With one check failed /readyz answers 503 and says which and why."""
+        """/readyz answers 503 with the failed check and its reason."""
         self.readiness.add("listeners", lambda: None)
         self.readiness.add("certificate", lambda: "it has expired")
         answer = self.ask("/readyz")
@@ -114,7 +114,7 @@ class PageTests(MetaTestCase):
         self.assertEqual(b"listeners: ok\ncertificate: it has expired\nnot ready\n", answer.body)
 
     def test_warning(self) -> None:
-        """What a check finds that is not required is said by a process that is ready."""
+        """A failed check that is not required is reported, and the process is ready."""
         self.readiness.add("servers", lambda: None)
         self.readiness.add("every server", lambda: "one is away", required=False)
         answer = self.ask("/readyz")
@@ -122,7 +122,7 @@ class PageTests(MetaTestCase):
         self.assertEqual(b"servers: ok\nevery server: one is away\nready\n", answer.body)
 
     def test_broken_check(self) -> None:
-        """A check that raises makes the process not ready instead of breaking the page."""
+        """A check that raises makes the process not ready; the page still works."""
 
         def broken() -> str | None:
             raise OSError("no such file")
@@ -134,12 +134,12 @@ class PageTests(MetaTestCase):
         self.flushLoggedErrors(OSError)
 
     def test_what_is_no_utf8(self) -> None:
-        """A finding may quote the name of a file that is no UTF-8."""
+        """A check's result may contain a file name that is not UTF-8."""
         self.readiness.add("files", lambda: "/x/\udcff cannot be read")
         self.assertIn(b"files: /x/\\udcff cannot be read", self.ask("/readyz").body)
 
     def test_metrics(self) -> None:
-        """/metrics is the registry in the text format of Prometheus."""
+        """/metrics serves the registry in the text format of Prometheus."""
         self.registry.add([counter("things", "Things.", int)], lambda: 3)
         answer = self.ask("/metrics")
         self.assertEqual(200, answer.status)
@@ -152,7 +152,7 @@ class PageTests(MetaTestCase):
         self.assertEqual(3, values["things_total"])
 
     def test_metrics_with_a_query(self) -> None:
-        """Parameters that a scraper adds do no harm."""
+        """/metrics ignores query parameters."""
         self.assertEqual(200, self.ask("/metrics?name[]=up").status)
 
     def test_agents(self) -> None:
@@ -185,14 +185,14 @@ class PageTests(MetaTestCase):
         )
 
     def test_agents_without_measurement(self) -> None:
-        """What is not known of a session is null."""
+        """Unknown values of a session are null."""
         self.sessions = [snapshot(round_trip=None, certificate_not_after=None)]
         [session] = json.loads(self.ask("/agents").body)
         self.assertIsNone(session["rtt_seconds"])
         self.assertIsNone(session["certificate_expiry"])
 
     def test_agents_are_ordered(self) -> None:
-        """Sessions are in the order of their nodes' names."""
+        """Sessions are sorted by the names of their nodes."""
         self.sessions = [snapshot(node=node) for node in ("c", "a", "b")]
         nodes = [session["node"] for session in json.loads(self.ask("/agents").body)]
         self.assertEqual(["a", "b", "c"], nodes)
@@ -212,21 +212,21 @@ class PageTests(MetaTestCase):
             self.assertEqual(200, self.ask(page).status)
 
     def test_the_filter_of_the_index(self) -> None:
-        """What is asked for by ``?q=`` comes to the page, as UTF-8 or not, and is escaped."""
+        """The query parameter ``q`` is shown escaped on the page, whether it is UTF-8 or not."""
         for query, shown in (("edge%2D1", b"edge-1"), ("%22%3Cb%3E", b"&quot;&lt;b&gt;")):
             self.assertIn(b'value="' + shown + b'"', self.ask(f"/?q={query}").body)
         for query in ("?q=", "?q=%FF", "?q", "?", "?other=1", f"?q={'x' * 5000}"):
             self.assertEqual(200, self.ask(f"/{query}").status)
 
     def test_the_index_is_closed_to_others(self) -> None:
-        """Its policy lets a browser use nothing but what stands in it, and tell nobody of it."""
+        """The security policy blocks foreign content, framing and referrers."""
         headers = self.ask("/").headers
         self.assertIn("default-src 'none'", headers["content-security-policy"])
         self.assertIn("frame-ancestors 'none'", headers["content-security-policy"])
         self.assertEqual("no-referrer", headers["referrer-policy"])
 
     def test_steering(self) -> None:
-        """/steering is the report as JSON, and the index has it as a link and a section."""
+        """/steering serves the report as JSON; the index has a link to it and a section."""
         self.under_test.steering = self.steering = SteeringReport(
             RulesReport(state="waiting", problem="port <10263> is not bound", families=())
         )
@@ -240,7 +240,7 @@ class PageTests(MetaTestCase):
         self.assertIn(b"port &lt;10263&gt; is not bound", index)
 
     def test_no_steering(self) -> None:
-        """Where nothing is steered, the page says so, and the index does not have it."""
+        """Without steering /steering answers 404, and the index does not mention it."""
         answer = self.ask("/steering")
         self.assertEqual(404, answer.status)
         self.assertEqual("text/plain; charset=utf-8", answer.headers["content-type"])
@@ -248,7 +248,7 @@ class PageTests(MetaTestCase):
         self.assertNotIn(b"teering", self.ask("/").body)
 
     def test_no_pages_by_default(self) -> None:
-        """A site that is given no pages of features has none."""
+        """A site without feature pages has none."""
         self.serve([])
         self.assertEqual(404, self.ask("/steering").status)
 
@@ -257,7 +257,7 @@ class HttpTests(MetaTestCase):
     """Methods, paths and headers."""
 
     def test_head(self) -> None:
-        """HEAD gives the head of GET without the body."""
+        """HEAD returns the head of GET without the body."""
         for path in ("/", "/healthz", "/readyz", "/metrics", "/agents", "/nothing"):
             got, headed = self.ask(path), self.ask(path, "HEAD")
             self.assertEqual(got.status, headed.status)
@@ -267,7 +267,7 @@ class HttpTests(MetaTestCase):
                 self.assertEqual(str(len(got.body)), headed.headers["content-length"])
 
     def test_unknown_path(self) -> None:
-        """What does not exist is 404 in plain text, below existing pages, too."""
+        """Unknown paths get 404 in plain text, also below existing pages."""
         for path in ("/nothing", "/healthz/", "/metrics/deeper/down", "/debug/pprof/"):
             answer = self.ask(path)
             self.assertEqual(404, answer.status)
@@ -275,7 +275,7 @@ class HttpTests(MetaTestCase):
             self.assertIn(b"no such page", answer.body)
 
     def test_other_methods(self) -> None:
-        """Methods other than GET and HEAD are refused on every page, with what is allowed."""
+        """Methods other than GET and HEAD get 405 with an Allow header on every page."""
         for method in ("POST", "PUT", "DELETE", "OPTIONS", "PATCH"):
             for path in ("/", "/metrics"):
                 answer = self.ask(path, method)
@@ -283,14 +283,14 @@ class HttpTests(MetaTestCase):
                 self.assertEqual("GET, HEAD", answer.headers["allow"])
 
     def test_headers(self) -> None:
-        """Answers are not cached, not sniffed, and do not tell what serves them."""
+        """Responses forbid caching and sniffing, and the Server header has no version."""
         headers = self.ask("/readyz").headers
         self.assertEqual("no-store", headers["cache-control"])
         self.assertEqual("nosniff", headers["x-content-type-options"])
         self.assertEqual(["yurttunnel"], headers.get_all("server"))
 
     def test_names_that_lead_here(self) -> None:
-        """On this machine all but the health is told by addresses and own names only."""
+        """Requests from this machine need an address or own name as host, except for /healthz."""
         self.under_test.steering = self.steering = SteeringReport()
         names = ("127.0.0.1:10265", "[::1]:8080", "localhost", "LocalHost.:1", socket.gethostname())
         for path in ("/", "/agents", "/steering", "/readyz", "/metrics"):
@@ -306,7 +306,7 @@ class HttpTests(MetaTestCase):
         self.assertEqual(200, answer.status)
 
     def test_one_request(self) -> None:
-        """A scraper is told that its connection ends with the answer."""
+        """A connection is closed after one response, with ``Connection: close``."""
         channel, transport = self.connect()
         channel.dataReceived(b"GET /healthz HTTP/1.1\r\nHost: meta\r\n\r\n")
         self.assertEqual(b"ok\n", parse(transport.value()).body)
@@ -315,10 +315,10 @@ class HttpTests(MetaTestCase):
 
 
 class MetaServiceTests(SynchronousTestCase):
-    """The port, and what is looked after while it is open."""
+    """The port, and the garbage collector's service beside it."""
 
     def test_life(self) -> None:
-        """While the process runs, its port is open and the collector of garbage is looked after."""
+        """The port is open and the garbage collector is observed while the service runs."""
         reactor = MemoryReactorClock()
         status = PageUnderTest("yurttunnel <server>").page
         debug = Debug(reactor, tuple, ReactorLag(reactor), LogLevelFilter())

@@ -1,4 +1,4 @@
-"""What a scrape of server and agent shows."""
+"""The metrics of server and agent."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ SERVER_REFERENCE = {
     "yurttunnel_server_in_proxy_requests": "gauge",
     "yurttunnel_server_total_in_proxy_requests": "gauge",
 }
-"""Names and types in yurttunnel 1.2 (yurttunnel reference, section 8)."""
+"""Names and types of metrics in yurttunnel 1.2 (yurttunnel reference, section 8)."""
 
 AGENT_REFERENCE = {
     "konnectivity_network_proxy_agent_dial_duration_seconds": "histogram",
@@ -83,10 +83,10 @@ LATER = SINCE + datetime.timedelta(seconds=1)
 
 
 class ScrapeTestCase(SynchronousTestCase):
-    """A process's figures, and what a scrape makes of them."""
+    """The metrics of a process, and a scrape of them."""
 
     def setUp(self) -> None:
-        """Provide a process with nothing counted and no sessions."""
+        """Make a process without counts and sessions."""
         self.counters = TunnelCounters()
         self.sessions: list[SessionSnapshot] = []
         self.certificates = {"server": NOT_AFTER}
@@ -115,7 +115,7 @@ class ScrapeTestCase(SynchronousTestCase):
         )
 
     def samples(self, registry: MetricRegistry, name: str) -> dict[tuple[str, ...], float]:
-        """Scrape, and give the samples of one name by their label values."""
+        """Scrape; return the samples of a name by their label values."""
         return {
             tuple(sample.labels.values()): sample.value
             for family in text_string_to_metric_families(exposition(registry).decode())
@@ -124,13 +124,13 @@ class ScrapeTestCase(SynchronousTestCase):
         }
 
     def value(self, registry: MetricRegistry, name: str) -> float:
-        """Scrape, and give the one sample of a name that has no labels."""
+        """Scrape; return the only sample of a name without labels."""
         [(labels, value)] = self.samples(registry, name).items()
         self.assertEqual((), labels)
         return value
 
     def announced(self, registry: MetricRegistry) -> dict[str, str]:
-        """Return the type by name, as the TYPE lines say."""
+        """Return the types by name from the TYPE lines."""
         lines = exposition(registry).decode().splitlines()
         types = [line.split() for line in lines if line.startswith("# TYPE ")]
         self.assertEqual(len(types), len({words[2] for words in types}), "a name twice")
@@ -138,10 +138,10 @@ class ScrapeTestCase(SynchronousTestCase):
 
 
 class NameTests(ScrapeTestCase):
-    """The names that dashboards and alerts rely on."""
+    """The names that dashboards and alerts depend on."""
 
     def test_server(self) -> None:
-        """A server shows the reference's names, process figures, and ours with its prefix."""
+        """A server has the reference's names, process metrics, and prefixed metrics of its own."""
         own = {f"yurttunnel_server_{name}": kind for name, kind in (OWN | INTERCEPTION).items()}
         announced = self.announced(self.server)
         expected = SERVER_REFERENCE | own
@@ -149,7 +149,7 @@ class NameTests(ScrapeTestCase):
         self.assertEqual(PROCESS, {name: announced[name] for name in PROCESS})
 
     def test_agent(self) -> None:
-        """An agent shows the reference's names, process figures, and ours with its prefix."""
+        """An agent has the reference's names, process metrics, and prefixed metrics of its own."""
         own = {f"yurttunnel_agent_{name}": kind for name, kind in OWN.items()}
         announced = self.announced(self.agent)
         expected = AGENT_REFERENCE | own
@@ -164,10 +164,10 @@ class NameTests(ScrapeTestCase):
 
 
 class ProcessWideTests(ScrapeTestCase):
-    """Figures over all sessions; the server's registry stands for both."""
+    """Metrics of all sessions, tested with the server's registry."""
 
     def test_bytes(self) -> None:
-        """Payload is counted by direction."""
+        """Payload bytes are counted by direction."""
         self.counters.bytes_received = 7
         self.counters.bytes_sent = 11
         self.assertEqual(
@@ -176,13 +176,13 @@ class ProcessWideTests(ScrapeTestCase):
         )
 
     def test_reasons_from_the_start(self) -> None:
-        """Every code has a sample of 0 before it first happens, for dials, streams, sessions."""
+        """Each code of dials, streams and sessions has a sample of 0 from the start."""
         zeros = {(code.name.lower(),): 0.0 for code in Code}
         for name in ("dial_results", "stream_ends", "session_ends"):
             self.assertEqual(zeros, self.samples(self.server, f"yurttunnel_server_{name}_total"))
 
     def test_reasons(self) -> None:
-        """Each kind of end is counted by its reason in lower case, and only there."""
+        """Each end is counted by its reason in lower case, and by nothing else."""
         self.counters.dials[Code.NAME_NOT_RESOLVED] = 1
         self.counters.stream_ends[Code.CONNECTION_LOST] = 2
         self.counters.session_ends[Code.REPLACED] = 3
@@ -196,12 +196,12 @@ class ProcessWideTests(ScrapeTestCase):
             self.assertEqual(count, sum(samples.values()))
 
     def test_scraping_counts_nothing(self) -> None:
-        """A scrape leaves the counters as they are."""
+        """A scrape does not change the counters."""
         exposition(self.server)
         self.assertEqual({}, dict(self.counters.dials))
 
     def test_session_totals(self) -> None:
-        """Sessions started, connections lost and resumptions are the counters' figures."""
+        """Started sessions, lost connections and resumptions are read from the counters."""
         self.counters.sessions_started = 5
         self.counters.connections_lost = 4
         self.counters.resumptions = 3
@@ -209,7 +209,7 @@ class ProcessWideTests(ScrapeTestCase):
             self.assertEqual(value, self.value(self.server, f"yurttunnel_server_{name}_total"))
 
     def test_sessions_by_state(self) -> None:
-        """Sessions are counted as connected or waiting, and their streams are added up."""
+        """Sessions are counted by connected and waiting; their streams are added up."""
         self.sessions = [
             snapshot(node="a", streams=1),
             snapshot(node="b", streams=2),
@@ -223,7 +223,7 @@ class ProcessWideTests(ScrapeTestCase):
         self.assertEqual(1500, self.value(self.server, "yurttunnel_server_unacknowledged_bytes"))
 
     def test_resources(self) -> None:
-        """Memory budget and reactor lag are what their functions give."""
+        """Memory budget and reactor lag are read from their functions."""
         self.assertEqual(10, self.value(self.server, "yurttunnel_server_memory_budget_used_bytes"))
         self.assertEqual(
             100, self.value(self.server, "yurttunnel_server_memory_budget_limit_bytes")
@@ -231,7 +231,7 @@ class ProcessWideTests(ScrapeTestCase):
         self.assertEqual(0.125, self.value(self.server, "yurttunnel_server_reactor_lag_seconds"))
 
     def test_certificates(self) -> None:
-        """The end of each certificate is shown in seconds since 1970; a renewed one's at once."""
+        """The expiry of each certificate is in Unix seconds, and follows a renewal at once."""
         name = "yurttunnel_server_certificate_expiry_timestamp_seconds"
         self.assertEqual({("server",): 1798859045}, self.samples(self.server, name))
         self.certificates = {
@@ -243,7 +243,7 @@ class ProcessWideTests(ScrapeTestCase):
         )
 
     def test_build(self) -> None:
-        """The versions of the package and of Python are labels of a constant 1."""
+        """A constant 1 has the versions of the package and of Python as labels."""
         self.assertEqual(
             {(__version__, platform.python_version()): 1},
             self.samples(self.server, "yurttunnel_server_build_info"),
@@ -251,10 +251,10 @@ class ProcessWideTests(ScrapeTestCase):
 
 
 class ServerTests(ScrapeTestCase):
-    """What only a server shows."""
+    """Metrics that only a server has."""
 
     def test_registered_agents(self) -> None:
-        """Each node with a session is listed, 1 when connected; the total counts those."""
+        """Each node with a session has 1 if connected, else 0; the total counts connected ones."""
         self.sessions = [snapshot(node="a"), snapshot(node="b", connected=False)]
         name = "konnectivity_network_proxy_server_registered_agents"
         self.assertEqual({("a",): 1, ("b",): 0}, self.samples(self.server, name))
@@ -264,7 +264,7 @@ class ServerTests(ScrapeTestCase):
         )
 
     def test_dial_durations(self) -> None:
-        """Dial durations are one histogram with cumulative buckets, on the bound included."""
+        """Dial durations are one histogram with cumulative buckets and inclusive bounds."""
         for seconds in (0.005, 0.02, 0.02, 20.0, 31.0):
             self.counters.dial_durations.observe(seconds)
         name = "konnectivity_network_proxy_server_dial_duration_seconds"
@@ -285,7 +285,7 @@ class ServerTests(ScrapeTestCase):
         self.assertAlmostEqual(51.045, self.value(self.server, f"{name}_sum"))
 
     def test_node(self) -> None:
-        """Round trip, streams and bytes are shown by node."""
+        """Round trip, streams and bytes have the node as label."""
         self.sessions = [snapshot()]
         prefix = "yurttunnel_server_session_"
         self.assertEqual(
@@ -299,21 +299,21 @@ class ServerTests(ScrapeTestCase):
         self.assertIn('streams{node="edge-1"} 3\n', exposition(self.server).decode())
 
     def test_no_round_trip_yet(self) -> None:
-        """A node whose round trip is unknown has no sample of it, but the others."""
+        """A node without a measured round trip has no sample of it, but has the others."""
         self.sessions = [snapshot(round_trip=None)]
         prefix = "yurttunnel_server_session_"
         self.assertEqual({}, self.samples(self.server, f"{prefix}round_trip_seconds"))
         self.assertEqual({("edge-1",): 3}, self.samples(self.server, f"{prefix}open_streams"))
 
     def test_node_leaves(self) -> None:
-        """Nothing is left of a node that has left."""
+        """A node that has left has no samples."""
         self.sessions = [snapshot(node="gone")]
         self.assertIn(b'"gone"', exposition(self.server))
         self.sessions = []
         self.assertNotIn(b'"gone"', exposition(self.server))
 
     def test_two_sessions_of_a_node(self) -> None:
-        """While a new session takes over from an old one, the newer one is shown, in any order."""
+        """Of two sessions of a node the newer one is shown, whatever their order."""
         old, new = snapshot(streams=1, connected=False), snapshot(streams=2, since=LATER)
         for sessions in ([old, new], [new, old]):
             self.sessions = sessions
@@ -331,14 +331,14 @@ class ServerTests(ScrapeTestCase):
 
 
 class InterceptionTests(ScrapeTestCase):
-    """What a server shows of the requests to kubelets."""
+    """A server's metrics of requests to kubelets."""
 
     def shown(self, name: str) -> dict[tuple[str, ...], float]:
-        """Return the samples of a name without its prefix."""
+        """Return the samples of a metric by its name without the prefix."""
         return self.samples(self.server, f"yurttunnel_server_{name}")
 
     def test_in_hand(self) -> None:
-        """Requests in hand are shown by verb and path, and together."""
+        """Requests in flight are counted by verb and path, and in total."""
         self.interception.in_flight["GET", "/pods"] = 2
         self.interception.in_flight["POST", "/exec"] = 3
         self.assertEqual(
@@ -347,12 +347,12 @@ class InterceptionTests(ScrapeTestCase):
         self.assertEqual({(): 5}, self.shown("total_in_proxy_requests"))
 
     def test_answered(self) -> None:
-        """Answered ones are shown by the status, too."""
+        """Completed requests are counted by status as well."""
         self.interception.completed["GET", "/pods", "200"] = 4
         self.assertEqual({("GET", "/pods", "200"): 4}, self.shown("proxied_requests_total"))
 
     def test_durations(self) -> None:
-        """Durations are cumulative in their buckets, those over the last bound included."""
+        """The duration buckets are cumulative, including values over the last bound."""
         for seconds in (0.001, 0.05, 100.0):
             self.interception.durations.observe(seconds)
         name = "proxied_request_duration_seconds"
@@ -365,7 +365,7 @@ class InterceptionTests(ScrapeTestCase):
         self.assertAlmostEqual(100.051, self.shown(f"{name}_sum")[()])
 
     def test_kubelets(self) -> None:
-        """Handshakes and verdicts are there from the start."""
+        """TLS handshakes and verification results have samples from the start."""
         self.interception.handshakes["done"] = 2
         self.interception.verdicts["unverified"] = 1
         self.assertEqual(
@@ -378,7 +378,7 @@ class InterceptionTests(ScrapeTestCase):
         )
 
     def test_pool(self) -> None:
-        """The pool is shown as it is now, and by what has happened there."""
+        """The connection pool has gauges of its state and counters of its events."""
         self.pool = PoolStatistics(
             connects=9, failed_connects=2, reuses=7, refusals=5, idle=4, in_use=3, waiting=6
         )
@@ -390,7 +390,7 @@ class InterceptionTests(ScrapeTestCase):
         )
 
     def test_refused(self) -> None:
-        """What the ports refuse is shown by status; the usual ones are there from the start."""
+        """Rejected requests are counted by status; common statuses have samples from the start."""
         self.assertEqual({0}, set(self.shown("refused_requests_total").values()))
         self.refusals.update({431: 2, 599: 1})
         shown = self.shown("refused_requests_total")
@@ -398,16 +398,16 @@ class InterceptionTests(ScrapeTestCase):
 
 
 class AgentTests(ScrapeTestCase):
-    """What only an agent shows."""
+    """Metrics that only an agent has."""
 
     def test_dial_durations(self) -> None:
-        """Dial durations carry the agent's name."""
+        """Dial durations are in a histogram with the agent's prefix."""
         self.counters.dial_durations.observe(1.0)
         name = "konnectivity_network_proxy_agent_dial_duration_seconds"
         self.assertEqual(1, self.value(self.agent, f"{name}_count"))
 
     def test_connection_failures(self) -> None:
-        """Failed attempts and lost connections are the two directions of one counter."""
+        """Failed attempts and lost connections are two directions of one counter."""
         self.failed_attempts = 5
         self.counters.connections_lost = 2
         name = "konnectivity_network_proxy_agent_server_connection_failure_count"
@@ -416,7 +416,7 @@ class AgentTests(ScrapeTestCase):
         self.assertIn(f'{name}{{direction="from_server"}} 2\n', text)
 
     def test_servers(self) -> None:
-        """Sessions are shown by the server's address."""
+        """Sessions have the server's address as label."""
         self.sessions = [
             snapshot(address="192.0.2.1:10262", round_trip=0.25),
             snapshot(address="192.0.2.2:10262", round_trip=0.5),

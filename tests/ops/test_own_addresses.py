@@ -1,4 +1,4 @@
-"""The machine's addresses, and which of them is listened on by default."""
+"""The machine's addresses, and the default addresses to listen on."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _OWN_6 = "20010db8000000000000000000000007 02 40 00 80     eth0\n"
 
 
 class OwnAddressTests(SynchronousTestCase):
-    """What the kernel shows of them."""
+    """The addresses in the kernel's tables."""
 
     def proc(self, trie: str, if_inet6: str) -> Path:
-        """Make a directory like /proc/net."""
+        """Make a directory in the format of /proc/net."""
         proc = Path(self.mktemp())
         proc.mkdir()
         (proc / "fib_trie").write_text(trie)
@@ -26,7 +26,7 @@ class OwnAddressTests(SynchronousTestCase):
         return proc
 
     def test_listed(self) -> None:
-        """Both families are read from what the kernel shows, without link-local addresses."""
+        """Addresses of both families are listed, without link-local addresses."""
         proc = self.proc(
             "Main:\n  +-- 0.0.0.0/0 3 0 5\n     |-- 0.0.0.0\n        /0 universe UNICAST\n"
             "     +-- 192.0.2.0/24 2 0 2\n        |-- 192.0.2.0\n           /24 link UNICAST\n"
@@ -39,7 +39,7 @@ class OwnAddressTests(SynchronousTestCase):
         self.assertEqual(found, {"192.0.2.7", "2001:db8::7"})
 
     def test_no_such_files(self) -> None:
-        """A system without these files has no addresses to tell, and is taken to have IPv4."""
+        """Without the kernel's tables no address is found, and IPv4 is assumed."""
         proc = Path(self.mktemp())
         self.assertEqual(own_addresses(proc), set())
         self.assertEqual(
@@ -47,7 +47,7 @@ class OwnAddressTests(SynchronousTestCase):
         )
 
     def test_where_to_listen(self) -> None:
-        """By IPv6 where there is nothing else; loopback is of IPv4 as long as there is one."""
+        """IPv6 is the default only without an IPv4 address; loopback only without IPv4 loopback."""
         for trie, if_inet6, every, loopback in (
             (_LOOPBACK + _OWN, _LOOPBACK_6 + _OWN_6, "0.0.0.0", "127.0.0.1"),
             (_LOOPBACK + _OWN, "", "0.0.0.0", "127.0.0.1"),

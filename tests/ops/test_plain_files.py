@@ -1,4 +1,4 @@
-"""Files that the programs read: pipes and devices in their places are refused at once."""
+"""Files that the programs read: pipes and devices are rejected at once."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ REFUSALS = (OSError, UsageError, BadBundle, BadKubeConfiguration)
 
 
 class PlainFileTests(SynchronousTestCase):
-    """A pipe that nobody writes to, a device without an end, and a huge file."""
+    """A pipe without a writer, an endless device, and a huge file."""
 
     def setUp(self):
-        """Make them."""
+        """Make the pipe and the huge file."""
         directory = Path(self.mktemp())
         directory.mkdir()
         self.pipe, self.huge = directory / "pipe", directory / "huge"
@@ -35,7 +35,7 @@ class PlainFileTests(SynchronousTestCase):
         os.truncate(self.huge, 1 << 40)
 
     def refused(self, path, why):
-        """Check that everything that reads a file gives the reason."""
+        """Check that every reader of files reports the reason ``why``."""
         readers = (
             lambda: read_plain(path),
             ReloadedFile(path).read,
@@ -54,13 +54,13 @@ class PlainFileTests(SynchronousTestCase):
         self.assertIn(f"it cannot be read: {why}", problem.text)
 
     def test_refused(self):
-        """Nothing waits, and nothing is read beyond the maximum."""
+        """Pipes, devices and files that are too long are rejected without waiting."""
         self.refused(self.pipe, "it is not a plain file")
         self.refused(Path("/dev/zero"), "it is not a plain file")
         self.refused(self.huge, "it is longer than")
 
     def test_most(self):
-        """The maximum itself is read."""
+        """A file of the maximum size is read."""
         os.truncate(self.huge, MAX_BYTES)
         self.assertEqual(MAX_BYTES, len(read_plain(self.huge)))
         self.assertRaises(IsADirectoryError, partial(read_plain, self.huge.parent))

@@ -1,4 +1,4 @@
-"""Files that decide whom to trust, and places in which others could replace what is ours."""
+"""Files that establish trust, and directories in which other users could replace files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ STRANGER = 12345
 
 
 class PathTestCase(SynchronousTestCase):
-    """A directory to put things in."""
+    """A directory for files."""
 
     def setUp(self):
-        """Make it."""
+        """Make the directory."""
         self.directory = Path(self.mktemp()).absolute()
         self.directory.mkdir(mode=0o755)
         self.path = self.directory / "file"
 
     def give_away(self, path):
-        """Make something another user's."""
+        """Give a file or directory to another user."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a file away")
         os.chown(path, STRANGER, STRANGER, follow_symlinks=False)
 
     def refused(self, call, *words):
-        """Check that a call is refused, in one line."""
+        """Check that a call fails with an error of one line that has ``words``."""
         error = self.assertRaises(OSError, call)
         for word in words:
             self.assertIn(word, error.strerror)
@@ -40,10 +40,10 @@ class PathTestCase(SynchronousTestCase):
 
 
 class AboveTests(PathTestCase):
-    """What is above a file."""
+    """Checks of a file's parent directories."""
 
     def test_modes(self):
-        """Everybody may write to a directory above only if it is sticky."""
+        """A parent directory that is writable for everybody needs the sticky bit."""
         for bits in (0o755, 0o1777, 0o775, 0o1757):
             self.directory.chmod(bits)
             check_parents(self.path)
@@ -56,7 +56,7 @@ class AboveTests(PathTestCase):
             check_parents(self.directory)
 
     def test_volumes(self):
-        """The root of a pod's volume is open to all, of whom there are none; others are not."""
+        """The root of a pod's volume may be writable for everybody; other directories may not."""
         self.directory.chmod(0o777)
         self.patch(os.path, "ismount", lambda path: path == self.directory)
         check_parents(self.path)
@@ -67,7 +67,7 @@ class AboveTests(PathTestCase):
         self.refused(lambda: check_parents(self.path), "another user")
 
     def test_owners(self):
-        """Who owns a directory above can replace it, whatever its mode."""
+        """A parent directory of another user is rejected, whatever its mode."""
         self.give_away(self.directory)
         for bits in (0o755, 0o700, 0o1777):
             self.directory.chmod(bits)
@@ -80,12 +80,12 @@ class AboveTests(PathTestCase):
             check_parents(self.path, (STRANGER,))
 
     def test_relative(self):
-        """A path is looked at from the working directory."""
+        """A relative path is resolved in the working directory."""
         self.directory.chmod(0o777)
         self.refused(lambda: check_parents(Path(os.path.relpath(self.path))), "0777")
 
     def test_links(self):
-        """Both sides of a link count, and a link of another user does."""
+        """A symbolic link's own parents, its target and its owner are checked."""
         there = self.directory / "there"
         there.mkdir(mode=0o700)
         link = self.directory / "link"
@@ -99,14 +99,14 @@ class AboveTests(PathTestCase):
 
 
 class EntryTests(PathTestCase):
-    """Where files are named to the programs."""
+    """The checks where the programs use files."""
 
     def token(self):
         """Read the token file of an agent."""
         return StandaloneSettings(Path("state"), None, self.path).read_join_token()
 
     def test_token(self):
-        """A token tells whom to trust: nobody else may have written it."""
+        """A join token that other users can change is rejected, since it establishes trust."""
         token = f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}"
         self.path.write_text(f"{token}\n")
         self.path.chmod(0o644)
@@ -124,7 +124,7 @@ class EntryTests(PathTestCase):
         self.assertIn("another user (id 12345)", str(self.assertRaises(ValueError, self.token)))
 
     def test_other_kinds(self):
-        """Links are not followed, pipes not waited for, and long files not read whole."""
+        """Links are not followed, pipes are rejected, and reads have a size limit."""
         victim = self.directory / "victim"
         victim.write_text("secret")
         self.path.symlink_to(victim)
@@ -135,7 +135,7 @@ class EntryTests(PathTestCase):
         self.assertEqual(read_trusted(victim, 3), b"sec")
 
     def test_audit_log(self):
-        """An audit log is not written where everybody could replace it."""
+        """An audit log is not written to a directory where everybody could replace it."""
         settings = AuditSettings(self.path, 1000, 1)
         self.directory.chmod(0o777)
         self.refused(
@@ -146,7 +146,7 @@ class EntryTests(PathTestCase):
         open_sink(settings).close()
 
     def test_diagnosis(self):
-        """Nor is a bundle."""
+        """A bundle is not written to a directory where everybody could replace it."""
         self.directory.chmod(0o777)
         self.refused(lambda: write_bundle(self.path, [], []), "everybody can replace the contents")
         self.assertFalse(self.path.exists())

@@ -1,4 +1,4 @@
-"""What the process tells of itself, against what the kernel and the test know."""
+"""Process metrics, compared with the values of the kernel and of the test."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from yurttunnel.ops.process_stats import add_process_metrics
 
 
 def stats() -> dict[str, float]:
-    """Return the values by the names of the samples."""
+    """Return the values of this process by sample name."""
     return values_in(registry())
 
 
 def registry() -> MetricRegistry:
-    """Return one that shows this process."""
+    """Return a registry with the metrics of this process."""
     registry = MetricRegistry()
     add_process_metrics(registry, "test_", dict, float)
     return registry
 
 
 def values_in(registry: MetricRegistry) -> dict[str, float]:
-    """Scrape, and return the values by the names of the samples."""
+    """Scrape; return the values by sample name."""
     return {sample.name: sample.value for family in registry for sample in family.samples}
 
 
 class ProcessFiguresTests(SynchronousTestCase):
-    """The figures of this very process."""
+    """The metrics of the test process."""
 
     def setUp(self) -> None:
-        """Free what other tests have left, which would go while this one counts."""
+        """Free the garbage of other tests, so that it is not freed during the measurement."""
         gc.collect()
 
     def test_memory(self) -> None:
-        """Resident memory grows with what is written to, and virtual memory is more."""
-        # Pages of its own: an allocator may have some left that others have given back.
+        """Resident memory grows with written pages; virtual memory is larger."""
+        # The test maps pages of its own, since an allocator may reuse freed ones.
         size = 32 * 2**20
         block = mmap.mmap(-1, size)
         self.addCleanup(block.close)
@@ -54,7 +54,7 @@ class ProcessFiguresTests(SynchronousTestCase):
         )
 
     def test_descriptors(self) -> None:
-        """Open descriptors are counted; the limit is the soft one."""
+        """Open descriptors are counted, and the limit is the soft limit."""
         before = stats()
         opened = os.open("/dev/null", os.O_RDONLY)
         self.addCleanup(os.close, opened)
@@ -63,7 +63,7 @@ class ProcessFiguresTests(SynchronousTestCase):
         self.assertEqual(resource.getrlimit(resource.RLIMIT_NOFILE)[0], after["process_max_fds"])
 
     def test_time(self) -> None:
-        """It began before now, and uses processor time only when it works."""
+        """The start time is in the past, and processor time grows only with work."""
         before = stats()
         self.assertLess(before["process_start_time_seconds"], time.time())
         self.assertGreater(before["process_start_time_seconds"], time.time() - 86_400)
@@ -74,7 +74,7 @@ class ProcessFiguresTests(SynchronousTestCase):
         self.assertLess(used, 10)
 
     def test_start_when_the_clock_is_set(self) -> None:
-        """Another wall clock does not make it another start, which alerts would tell of."""
+        """The start time is unaffected by changes of the wall clock, which would trigger alerts."""
         read = registry()
         name = "process_start_time_seconds"
         before = values_in(read)[name]
@@ -83,7 +83,7 @@ class ProcessFiguresTests(SynchronousTestCase):
         self.assertEqual(before, values_in(read)[name])
 
     def test_no_descriptor_left(self) -> None:
-        """Where nothing can be opened any more, the other figures are still given."""
+        """When no descriptor is left, the other metrics are still reported."""
 
         def exhausted(path: str) -> list[str]:
             raise OSError(24, "Too many open files", path)

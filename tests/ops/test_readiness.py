@@ -1,4 +1,4 @@
-"""Named checks."""
+"""Named readiness checks."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from yurttunnel.ops.readiness import Finding, Readiness
 
 
 class ReadinessTests(SynchronousTestCase):
-    """What checks find."""
+    """The results of checks."""
 
     def test_findings(self) -> None:
-        """Each check's answer is given, in the order of the checks."""
+        """Each check's result is returned, in the order of registration."""
         readiness = Readiness()
         readiness.add("listeners", lambda: None)
         readiness.add("certificate", lambda: "it has expired")
@@ -21,7 +21,7 @@ class ReadinessTests(SynchronousTestCase):
         )
 
     def test_checks_are_asked_each_time(self) -> None:
-        """A check is asked whenever somebody looks."""
+        """A check runs each time the results are read."""
         answers = iter(["not yet", None])
         readiness = Readiness()
         readiness.add("cache", lambda: next(answers))
@@ -29,7 +29,7 @@ class ReadinessTests(SynchronousTestCase):
         self.assertEqual([Finding("cache", None)], readiness.findings())
 
     def test_not_required(self) -> None:
-        """What is not required is told as such."""
+        """The result of an optional check is marked as not required."""
         readiness = Readiness()
         readiness.add("every server", lambda: "one is away", required=False)
         self.assertEqual(
@@ -37,14 +37,14 @@ class ReadinessTests(SynchronousTestCase):
         )
 
     def test_same_name(self) -> None:
-        """Two checks of one name are a mistake."""
+        """A second check of the same name raises ValueError."""
         readiness = Readiness()
         readiness.add("cache", lambda: None)
         error = self.assertRaises(ValueError, readiness.add, "cache", lambda: None)
         self.assertIn("'cache'", str(error))
 
     def test_check_that_raises(self) -> None:
-        """A check that raises has failed, says so, and does not hide the others."""
+        """A check that raises has failed with the error, and the other checks still run."""
 
         def broken() -> str | None:
             raise OSError("no such file")

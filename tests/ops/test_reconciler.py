@@ -1,4 +1,4 @@
-"""The loop that keeps something as it should be: when its runs come, and when they end."""
+"""The reconcile loop: when its runs start, and when they end."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ OVERDUE = "keeping it took more than 200.0 s and is cancelled; it is retried onc
 
 
 class Expected(Exception):
-    """An error whose sentence is enough."""
+    """An expected error, of which only the message is logged."""
 
 
 class ReconcilerTestCase(SynchronousTestCase):
-    """One whose runs go well at once, unless a test says otherwise."""
+    """A reconciler whose runs succeed at once, unless a test says otherwise."""
 
     def setUp(self):
-        """Make it; tests start it."""
+        """Make the reconciler; each test starts it."""
         self.clock = Clock()
         self.runs = 0
         self.result = lambda: succeed(None)
@@ -44,7 +44,7 @@ class ReconcilerTestCase(SynchronousTestCase):
         self.addCleanup(self.close)
 
     def make(self, **options):
-        """Make one with all pauses, and other ``options``."""
+        """Make a reconciler with all pauses and with ``options``."""
         kept = {
             "settle": SETTLE,
             "spacing": SPACING,
@@ -56,13 +56,13 @@ class ReconcilerTestCase(SynchronousTestCase):
         )
 
     def close(self):
-        """Stop it; no timer may be left."""
+        """Stop the reconciler and check that no timer is left."""
         if self.reconciler.running:
             self.assertTrue(self.stopped())
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def refuse_to_end(self):
-        """Have runs that go on when they are cancelled; give what ends them."""
+        """Make runs ignore cancellation; return the Deferred that ends them."""
         stubborn = Deferred()
 
         async def work():
@@ -76,15 +76,15 @@ class ReconcilerTestCase(SynchronousTestCase):
         return stubborn
 
     def stopped(self):
-        """Stop it, which takes no time."""
+        """Stop the reconciler, which must take no time; return its result."""
         return self.successResultOf(self.reconciler.stopService())
 
     def note(self, event):
-        """Keep what is logged."""
+        """Record a log line."""
         self.lines.append(formatEvent(event))
 
     async def reconcile(self):
-        """Do a run."""
+        """Count the run and return its result."""
         self.runs += 1
         return await self.result()
 
@@ -94,10 +94,10 @@ class ReconcilerTestCase(SynchronousTestCase):
 
 
 class RunTests(ReconcilerTestCase):
-    """When runs begin."""
+    """When runs start."""
 
     def test_at_the_start_and_each_period(self):
-        """Nobody has to ask for them."""
+        """A run starts at the start and after each period, without a trigger."""
         self.assertEqual((0, Phase.STOPPED), (self.runs, self.reconciler.phase))
         self.reconciler.startService()
         self.assertEqual((1, Phase.RESTING), (self.runs, self.reconciler.phase))
@@ -111,7 +111,7 @@ class RunTests(ReconcilerTestCase):
         self.assertEqual(3, self.runs)
 
     def test_a_period_shorter_than_the_spacing(self):
-        """The spacing counts."""
+        """When the period is shorter than the spacing, the spacing applies."""
         self.make(spacing=2 * PERIOD)
         self.reconciler.startService()
         self.clock.advance(2 * PERIOD)
@@ -119,7 +119,7 @@ class RunTests(ReconcilerTestCase):
         self.assertEqual(2, self.runs)
 
     def test_soon_after_a_trigger(self):
-        """When all was quiet, a trigger waits only for others that come with it."""
+        """After an idle time a trigger waits only for the settle time."""
         self.reconciler.startService()
         self.advance(2 * SPACING)
         self.reconciler.trigger()
@@ -132,7 +132,7 @@ class RunTests(ReconcilerTestCase):
         self.assertEqual(2, self.runs)
 
     def test_at_once(self):
-        """One may be told not to wait for others, and the pauses that have to be are kept."""
+        """An immediate trigger skips the settle time but not the spacing."""
         self.reconciler.startService()
         self.reconciler.trigger(at_once=True)
         self.clock.advance(SPACING)
@@ -147,7 +147,7 @@ class RunTests(ReconcilerTestCase):
         self.assertEqual(3, self.runs)
 
     def test_burst(self):
-        """After a quiet time some may follow one another; on average they are as far apart."""
+        """After an idle time a burst of runs may skip the spacing, but not more on average."""
         self.make(burst=2, settle=0.0)
         self.reconciler.startService()
         for _ in range(2):
@@ -168,7 +168,7 @@ class RunTests(ReconcilerTestCase):
         self.assertEqual(Phase.RESTING, self.reconciler.phase)
 
     def test_many_triggers_make_few_runs(self):
-        """However many there are, the runs are apart."""
+        """Any number of triggers keeps the spacing between runs."""
         self.reconciler.startService()
         for _ in range(100):
             self.reconciler.trigger()
@@ -176,7 +176,7 @@ class RunTests(ReconcilerTestCase):
         self.assertTrue(8 <= self.runs <= 11, self.runs)
 
     def test_a_trigger_during_a_run_makes_another(self):
-        """What may have come too late for a run is seen by the next one."""
+        """A trigger during a run starts another run afterwards."""
         waiting = Deferred()
         self.result = lambda: waiting
         self.reconciler.startService()
@@ -193,17 +193,17 @@ class RunTests(ReconcilerTestCase):
         self.assertEqual(2, self.runs)
 
     def test_before_the_start(self):
-        """A trigger of one that does not run makes no run."""
+        """A trigger before the start does not start a run."""
         self.reconciler.trigger()
         self.clock.advance(PERIOD)
         self.assertEqual(0, self.runs)
 
 
 class FailureTests(ReconcilerTestCase):
-    """What follows runs that fail."""
+    """What happens after a failed run."""
 
     def test_tried_again(self):
-        """For ever, with pauses that grow up to a bound, and short ones after a good run."""
+        """A failed run is retried forever with backoff, which a success resets."""
         self.patch(random, "uniform", lambda low, high: high)
         self.result = lambda: succeed(False)
         self.reconciler.startService()
@@ -227,7 +227,7 @@ class FailureTests(ReconcilerTestCase):
         self.assertEqual(before + 1, self.runs)
 
     def test_never_later_than_the_period(self):
-        """Without pauses of its own, or with longer ones, a run that failed waits for a period."""
+        """Without backoff, or with a longer one, a failed run is retried after the period."""
         self.patch(random, "uniform", lambda low, high: high)
         for backoff in (None, Backoff(10 * PERIOD, 20 * PERIOD)):
             self.make(backoff=backoff)
@@ -241,7 +241,7 @@ class FailureTests(ReconcilerTestCase):
             self.assertTrue(self.stopped())
 
     def test_triggers_do_not_shorten_the_pause(self):
-        """An API that is overloaded is not asked more often because much happens."""
+        """Triggers do not shorten the backoff, which protects an overloaded API."""
         self.result = lambda: succeed(False)
         self.reconciler.startService()
         for number in range(round(20 * LONGEST / 0.5)):
@@ -250,7 +250,7 @@ class FailureTests(ReconcilerTestCase):
         self.assertLess(self.runs, 120)
 
     def test_expected(self):
-        """An error that is no defect is told in a sentence."""
+        """An expected error is logged with its message."""
         self.result = lambda: fail(Expected("the disk is full"))
         self.reconciler.startService()
         self.assertEqual(["keeping it failed: the disk is full"], self.lines)
@@ -259,7 +259,7 @@ class FailureTests(ReconcilerTestCase):
         self.assertEqual(2, self.runs)
 
     def test_defect(self):
-        """Whatever else a run raises is logged as it is, and there is a next one."""
+        """An unexpected exception is logged with its traceback, and the next run takes place."""
         self.result = lambda: fail(RuntimeError("defect"))
         self.reconciler.startService()
         self.assertEqual(1, len(self.flushLoggedErrors(RuntimeError)))
@@ -269,7 +269,7 @@ class FailureTests(ReconcilerTestCase):
         self.assertEqual(2, self.runs)
 
     def test_deadline(self):
-        """A run that takes too long is cancelled, told, and tried again."""
+        """A run that exceeds its deadline is cancelled, logged and retried."""
         self.make(deadline=DEADLINE)
         cancelled = []
         self.result = lambda: Deferred(cancelled.append)
@@ -284,7 +284,7 @@ class FailureTests(ReconcilerTestCase):
         self.assertEqual(2, self.runs)
 
     def test_a_timeout_within_a_run(self):
-        """It is told as it is: the time of the run has not passed."""
+        """A TimeoutError inside a run is logged as itself and not as an exceeded deadline."""
         for options in ({}, {"deadline": DEADLINE}):
             self.make(**options)
             self.result = lambda: fail(TimeoutError("the API does not answer"))
@@ -298,7 +298,7 @@ class FailureTests(ReconcilerTestCase):
         self.assertEqual(["keeping it failed: the API does not answer"], self.lines)
 
     def test_a_run_that_is_cancelled_and_goes_on(self):
-        """It is told when its time has passed; the next one comes when it has ended."""
+        """A run that ignores its cancellation is logged, and the next run waits for its end."""
         self.make(deadline=DEADLINE)
         stubborn = self.refuse_to_end()
         self.reconciler.startService()
@@ -311,10 +311,10 @@ class FailureTests(ReconcilerTestCase):
 
 
 class StopTests(ReconcilerTestCase):
-    """The end, and what comes after it."""
+    """Stopping, and starting again."""
 
     def test_cancels_what_is_under_way(self):
-        """It ends at once, nothing is told, and nothing follows."""
+        """Stopping cancels the current run at once, without a log line or a further run."""
         cancelled = []
         self.result = lambda: Deferred(cancelled.append)
         self.reconciler.startService()
@@ -324,7 +324,7 @@ class StopTests(ReconcilerTestCase):
         self.assertEqual((1, []), (self.runs, self.lines))
 
     def test_lets_it_end(self):
-        """Where a run may end before, that is waited for, and then it is cancelled."""
+        """A run may finish within a grace time before stopping cancels it."""
         for seconds in (FINISH - 0.1, FINISH):
             self.make(finish=FINISH)
             cancelled = []
@@ -341,7 +341,7 @@ class StopTests(ReconcilerTestCase):
             self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_between_runs(self):
-        """No pause outlives it."""
+        """Stopping cancels all timers."""
         for seconds in (0.5, PERIOD / 2, 2 * PERIOD):
             self.reconciler.startService()
             self.advance(seconds)
@@ -349,7 +349,7 @@ class StopTests(ReconcilerTestCase):
             self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_a_run_that_says_nothing_of_its_cancellation(self):
-        """One that ends as if it had failed is not followed by another, either."""
+        """A cancelled run that returns a failure is not retried."""
         self.result = lambda: Deferred(lambda cancelled: cancelled.callback(False))
         self.reconciler.startService()
         self.assertTrue(self.stopped())
@@ -357,7 +357,7 @@ class StopTests(ReconcilerTestCase):
         self.assertEqual(1, self.runs)
 
     def test_a_run_that_does_not_end(self):
-        """It is waited for, but not for ever, and it is told."""
+        """Stopping waits only for a limited time for a run that ignores cancellation."""
         stubborn = self.refuse_to_end()
         self.reconciler.startService()
         stopped = self.reconciler.stopService()
@@ -371,7 +371,7 @@ class StopTests(ReconcilerTestCase):
         self.assertEqual(1, self.runs)
 
     def test_started_again(self):
-        """As often as somebody leads, each time with short pauses."""
+        """The reconciler can be restarted any number of times, each time with a fresh backoff."""
         self.patch(random, "uniform", lambda low, high: high)
         for number in range(1, 4):
             self.result = lambda: succeed(False)
@@ -385,7 +385,7 @@ class StopTests(ReconcilerTestCase):
         self.assertEqual(6, self.runs)
 
     def test_started_again_while_a_run_of_before_goes_on(self):
-        """There are never two at once; the first run comes when the old one has ended."""
+        """After a restart the first run waits for the end of a run from before."""
         stubborn = self.refuse_to_end()
         self.reconciler.startService()
         stopped = self.reconciler.stopService()
@@ -400,7 +400,7 @@ class StopTests(ReconcilerTestCase):
         self.assertEqual(1, len(self.lines), self.lines)
 
     def test_stopped_by_its_own_run(self):
-        """A run may be the reason to stop."""
+        """A run may stop the reconciler."""
 
         async def work():
             self.reconciler.stopService()
@@ -411,12 +411,12 @@ class StopTests(ReconcilerTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_not_started(self):
-        """There is nothing to wait for."""
+        """Stopping a reconciler that was not started returns at once."""
         self.assertTrue(self.stopped())
 
 
 class Told:
-    """What a clock that is set looks like to those who ask it: its timers run as they do."""
+    """A clock whose time can be set, while its timers are unaffected."""
 
     def __init__(self, clock):
         self._clock = clock
@@ -424,7 +424,7 @@ class Told:
         self.callLater = clock.callLater
 
     def seconds(self):
-        """Return what time it is."""
+        """Return the time, including steps of the clock."""
         return self._clock.seconds() + self.step
 
 
@@ -437,15 +437,13 @@ _EVENTS = st.one_of(
 
 
 class AnyOrderTests(SynchronousTestCase):
-    """Triggers, results, stops and steps of the clock in any order."""
+    """Triggers, results, stops and clock steps in any order."""
 
     @settings(deadline=None, max_examples=150)
     @given(st.lists(_EVENTS, max_size=20), st.sampled_from((1, 2)))
     @example([("hang",), ("trigger",), ("is set", -3600.0), ("passes", 3.0), ("well",)], 1)
     def test_bounded(self, events, burst):
-        """There is one run at a time, a trigger is followed by one within the longest pause, each
-        period has one, and a stop leaves nothing.
-        """
+        """Runs never overlap, follow each trigger and period, and a stop leaves no timer."""
         clock = Clock()
         told = Told(clock)
         state = {"runs": 0, "under_way": 0, "does": "well"}

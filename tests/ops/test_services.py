@@ -1,4 +1,4 @@
-"""Services that programs are put together from."""
+"""Services of which programs are composed."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 
 
 class StoppedInTurnTests(TestCase):
-    """Parts that stop one after the other."""
+    """Services that are stopped one after the other."""
 
     def test_order(self):
-        """The last one stops first; those before it run until it has stopped."""
+        """The last service stops first; the others run until it has stopped."""
         parts, ended = StoppedInReverse(), Deferred()
         first, last = Service(), Service()
         last.stopService = lambda: ended
@@ -31,7 +31,7 @@ class StoppedInTurnTests(TestCase):
         self.assertFalse(first.running)
 
     def test_a_part_that_fails(self):
-        """The parts before it are stopped all the same, and whoever stops them is told."""
+        """When one service fails to stop, the others are stopped, and the stop fails."""
         for failing in (lambda: fail(ZeroDivisionError()), lambda: 1 / 0):
             parts = StoppedInReverse()
             first, last = Service(), Service()
@@ -43,7 +43,7 @@ class StoppedInTurnTests(TestCase):
             self.assertFalse(first.running)
 
     def test_parts_that_fail(self):
-        """Of the first one whoever stops them is told, and of the others the log."""
+        """The failure of the first service to stop is returned, and the others are logged."""
         parts = StoppedInReverse()
         for error in (ValueError("the last one"), ZeroDivisionError("the first one")):
             part = Service()
@@ -58,7 +58,7 @@ class PortServiceTests(TestCase):
     """A port as a service."""
 
     def test_life(self):
-        """It listens from start to stop, and the stop waits for the port."""
+        """A service listens from start to stop, and its stop waits for the port to close."""
         closed = Deferred()
         port = SimpleNamespace(stopListening=lambda: closed)
         listened = []
@@ -71,7 +71,7 @@ class PortServiceTests(TestCase):
         self.assertIsNone(service.stopService())
 
     def test_end(self):
-        """Stopping closes the port first, and then ends what is behind it."""
+        """Stopping closes the port first, then calls the given function."""
         events = []
         port = SimpleNamespace(stopListening=lambda: events.append("closed"))
         service = PortService(lambda: port, lambda: events.append("ended"))
@@ -81,7 +81,7 @@ class PortServiceTests(TestCase):
         self.assertEqual(["closed", "ended"], events)
 
     def test_taken(self):
-        """A port that is taken ends the start with a sentence."""
+        """A port that is in use ends the start with an error message."""
 
         def listen():
             raise CannotListen("--meta-port", "another process listens there")
@@ -93,10 +93,10 @@ class PortServiceTests(TestCase):
 
 
 class ClosedAtTheEndTests(TestCase):
-    """Something that only has an end."""
+    """A resource that only needs closing."""
 
     def test_end(self):
-        """It is closed when the service stops, and the stop waits for that."""
+        """A resource is closed when the service stops, and the stop waits for that."""
         closed = Deferred()
         service = CloseOnStop(lambda: closed)
         service.startService()

@@ -1,4 +1,4 @@
-"""Ending a process, with an error, and when it is told to more than once."""
+"""Ending a process with an error, and repeated requests to stop."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ print("the reactor has ended")
 
 
 class ExitWithErrorTests(SynchronousTestCase):
-    """What the shell sees; each test ends a process of its own."""
+    """The exit status and output; each test ends a process of its own."""
 
     def end(self, body, error="the token has expired\n"):
-        """Run a program that ends itself; return what it has written to stdout."""
+        """Run a program that ends itself; return its lines of stdout."""
         program = [sys.executable, "-c", _PROGRAM.format(body=body)]
         result = subprocess.run(program, capture_output=True, text=True, timeout=15, check=False)
         self.assertEqual(70, STATUS)
@@ -41,17 +41,17 @@ class ExitWithErrorTests(SynchronousTestCase):
         return result.stdout.splitlines()
 
     def test_while_running(self):
-        """The reactor is stopped in order, and the status is 70 with the sentence on stderr."""
+        """The reactor is stopped gracefully; the status is 70 and the error is on stderr."""
         out = self.end("reactor.callLater(0, exit_with_error, reactor, 'the token has expired')")
         self.assertEqual(["services stop", "the reactor has ended"], out)
 
     def test_before_the_reactor_runs(self):
-        """So it is when services fail while they are started, before the reactor runs."""
+        """An error before the reactor runs has the same effect."""
         out = self.end("exit_with_error(reactor, 'the token has expired')")
         self.assertEqual(["services stop", "the reactor has ended"], out)
 
     def test_captured_output(self):
-        """The sentence comes through when stderr has been replaced, as twist does."""
+        """The error is written although twist has replaced stderr."""
         out = self.end(
             "import io; sys.stderr = io.StringIO()\n"
             "exit_with_error(reactor, 'the token has expired')"
@@ -59,7 +59,7 @@ class ExitWithErrorTests(SynchronousTestCase):
         self.assertIn("services stop", out)
 
     def test_broken_output(self):
-        """The status is right even when nobody reads stdout any more."""
+        """The status is 70 although stdout is a broken pipe."""
         out = self.end(
             "import os; r, w = os.pipe(); os.close(r); sys.stdout = open(w, 'w')\n"
             "exit_with_error(reactor, 'the token has expired')"
@@ -67,7 +67,7 @@ class ExitWithErrorTests(SynchronousTestCase):
         self.assertEqual([], out)
 
     def test_sentence_that_cannot_be_written(self):
-        """It ends as well where stderr is on a full disk, has no reader any more, or is closed."""
+        """The process ends although stderr is on a full disk, a broken pipe, or closed."""
         for broken in (
             "sys.__stderr__ = open('/dev/full', 'w')",
             "import os; r, w = os.pipe(); os.close(r); sys.__stderr__ = open(w, 'w')",
@@ -77,7 +77,7 @@ class ExitWithErrorTests(SynchronousTestCase):
             self.assertEqual(["services stop", "the reactor has ended"], out)
 
     def test_twice(self):
-        """A second call while the first one takes effect does no harm."""
+        """A second call during the shutdown has no effect."""
         self.end(
             "reactor.callLater(0, exit_with_error, reactor, 'the token has expired')\n"
             "def again():\n"
@@ -88,7 +88,7 @@ class ExitWithErrorTests(SynchronousTestCase):
 
 
 class Reactor:
-    """Can be stopped once."""
+    """A reactor that can be stopped once."""
 
     stopped = 0
 
@@ -96,11 +96,11 @@ class Reactor:
         self.turns: list[Callable[[], object]] = []
 
     def callFromThread(self, call: Callable[[], object]) -> None:
-        """Have something called in a later turn."""
+        """Schedule ``call`` for a later turn."""
         self.turns.append(call)
 
     def stop(self) -> None:
-        """Stop, as Twisted's reactors do it."""
+        """Stop, or raise an exception like Twisted's reactors."""
         if self.stopped:
             raise ReactorNotRunning("Can't stop reactor that isn't running.")
         self.stopped += 1
@@ -110,14 +110,14 @@ class SighupTests(SynchronousTestCase):
     """:func:`stop_on_sighup`."""
 
     def setUp(self) -> None:
-        """Have a reactor, and handlers of signals that are nobody's."""
+        """Replace the process's signal handlers."""
         self.handlers: dict[int, Any] = {}
         self.patch(signal, "signal", self.handlers.__setitem__)
         self.usual: Any = signal.SIG_DFL
         self.patch(signal, "getsignal", lambda number: self.usual)
 
     def test_it_stops_the_program(self) -> None:
-        """What is to stop it is called in a turn of the reactor's own."""
+        """SIGHUP calls the given function in a turn of the reactor."""
         reactor = Reactor()
         stop_on_sighup(reactor, reactor.stop)
         self.handlers[signal.SIGHUP](signal.SIGHUP, None)
@@ -127,7 +127,7 @@ class SighupTests(SynchronousTestCase):
         self.assertEqual(1, reactor.stopped)
 
     def test_it_may_be_ignored(self) -> None:
-        """Who was started by nohup goes on."""
+        """SIGHUP stays ignored in a process that was started by nohup."""
         self.usual = signal.SIG_IGN
         stop_on_sighup(Reactor(), self.fail)
         self.assertEqual({}, self.handlers)
@@ -137,7 +137,7 @@ class IgnoreRepeatedStopsTests(SynchronousTestCase):
     """:func:`ignore_repeated_stops`."""
 
     def test_later_ones_are_logged(self) -> None:
-        """The first one stops the reactor; a further one does no harm."""
+        """The first stop stops the reactor; further ones are logged."""
         reactor = Reactor()
         ignore_repeated_stops(reactor)
         events = []

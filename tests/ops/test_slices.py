@@ -1,4 +1,4 @@
-"""Pages that are made in slices."""
+"""Pages that are rendered in slices."""
 
 from __future__ import annotations
 
@@ -12,59 +12,59 @@ from yurttunnel.ops.slices import SLICE_SECONDS, Slices, json_pieces
 
 
 class Turns:
-    """A reactor whose turns are counted by hand."""
+    """A reactor whose turns are driven by the test."""
 
     def __init__(self) -> None:
         self._calls: list[Callable[[], object]] = []
 
     def callLater(self, seconds: float, call: Callable[[], object]) -> Turns:
-        """Call in the next turn."""
+        """Schedule ``call`` for the next turn."""
         self._calls.append(call)
         return self
 
     def cancel(self) -> None:
-        """Call no more."""
+        """Cancel all calls."""
         self._calls.clear()
 
     def turn(self) -> None:
-        """Turn once."""
+        """Run one turn."""
         calls, self._calls = self._calls, []
         for call in calls:
             call()
 
 
 class SlicesTests(SynchronousTestCase):
-    """Pieces that take a millisecond each."""
+    """Rendering with pieces that take a millisecond each."""
 
     def setUp(self) -> None:
-        """Begin with nothing to do."""
+        """Make slices without work."""
         self.reactor = Turns()
         self.now = 0.0
         self.slices = Slices(self.reactor, lambda: self.now)
         self.made: list[str] = []
 
     def pieces(self, name: str, count: int) -> Iterator[str]:
-        """Make pieces, and note each."""
+        """Yield pieces, and record each."""
         for _ in range(count):
             self.now += 0.001
             self.made.append(name)
             yield name
 
     def turn(self) -> float:
-        """Let the reactor turn once; give for how long it was held up."""
+        """Run one turn of the reactor; return how long it took."""
         before = self.now
         self.reactor.turn()
         return self.now - before
 
     def test_a_page(self) -> None:
-        """It is joined from all its pieces, none of which is made at once."""
+        """A page is joined from its pieces, of which none is rendered in the caller's turn."""
         page = self.slices.join(["a", "b\xe9", "\udcff"])
         self.assertNoResult(page)
         self.reactor.turn()
         self.assertEqual("ab\xe9?".encode(), self.successResultOf(page))
 
     def test_turns(self) -> None:
-        """No turn of the reactor makes more than a slice of it, and all are needed for it."""
+        """Each turn renders at most one slice, so that a page needs several turns."""
         page = self.slices.join(self.pieces("x", 20))
         held = []
         while not page.called:
@@ -74,7 +74,7 @@ class SlicesTests(SynchronousTestCase):
         self.assertGreaterEqual(len(held), 0.020 / (SLICE_SECONDS + 0.001))
 
     def test_several_pages(self) -> None:
-        """They share the slices, by turns: a long one does not keep a short one waiting."""
+        """Several pages share the slices, so that a long one does not delay a short one."""
         long, short = (self.slices.join(self.pieces(n, c)) for n, c in (("l", 90), ("s", 3)))
         while not short.called:
             self.assertLessEqual(self.turn(), SLICE_SECONDS + 0.001)
@@ -85,7 +85,7 @@ class SlicesTests(SynchronousTestCase):
         self.failureResultOf(long, CancelledError)
 
     def test_a_page_that_nobody_waits_for(self) -> None:
-        """Nothing more of it is made."""
+        """A cancelled page is rendered no further."""
         page = self.slices.join(self.pieces("x", 20))
         self.turn()
         made = len(self.made)
@@ -95,7 +95,7 @@ class SlicesTests(SynchronousTestCase):
         self.assertEqual(made, len(self.made))
 
     def test_a_defect(self) -> None:
-        """It is the page's, and others are made."""
+        """An exception fails its own page and no other."""
 
         def broken() -> Iterator[str]:
             yield "x"
@@ -108,10 +108,10 @@ class SlicesTests(SynchronousTestCase):
 
 
 class JsonTests(SynchronousTestCase):
-    """JSON piece by piece."""
+    """JSON in pieces."""
 
     def test_values(self) -> None:
-        """It is what json makes of it, with iterators as arrays."""
+        """The output is what json writes, with iterators as arrays."""
         for value in (
             None,
             [1, "\udcff", {}],

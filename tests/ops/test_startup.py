@@ -1,4 +1,4 @@
-"""How a command begins."""
+"""The start of a command."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from yurttunnel.ops.startup import initialize, raise_open_files_limit
 
 
 class Given(dict[str, int]):
-    """A command line."""
+    """A parsed command line."""
 
     settings = "settings"
 
 
 class InitializeTests(SynchronousTestCase):
-    """What each program does at first."""
+    """The common initialization of programs."""
 
     def test_a_terminal_that_closes_ends_it_in_good_order(self) -> None:
-        """SIGHUP is taken, as the reactor takes SIGTERM."""
+        """A program handles SIGHUP, since closing a terminal should shut it down gracefully."""
         handlers: dict[int, object] = {}
         self.patch(signal, "signal", handlers.__setitem__)
         self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
@@ -37,10 +37,10 @@ class InitializeTests(SynchronousTestCase):
 
 
 class OpenFilesLimitTests(SynchronousTestCase):
-    """The soft limit of open files is for who uses select(2); the hard one counts."""
+    """The soft limit of open files, which only protects select(2), is raised to the hard limit."""
 
     def raised(self, soft: int, hard: int, refusal: Exception | None = None) -> list[object]:
-        """Return what the limit is set to, unless the system refuses that."""
+        """Return the limits that are set, unless the system refuses with ``refusal``."""
         found: list[object] = []
 
         def set_limit(which: int, limits: tuple[int, int]) -> None:
@@ -54,16 +54,16 @@ class OpenFilesLimitTests(SynchronousTestCase):
         return found
 
     def test_raised(self) -> None:
-        """It is raised as far as it may be."""
+        """The soft limit is raised to the hard limit."""
         limit = resource.RLIMIT_NOFILE
         self.assertEqual([(limit, (524288, 524288))], self.raised(1024, 524288))
 
     def test_nothing_to_raise(self) -> None:
-        """Where both are the same nothing is called, which a sandbox may refuse."""
+        """Nothing is set if both limits are equal, since a sandbox may forbid it."""
         self.assertEqual([], self.raised(65536, 65536))
 
     def test_refused(self) -> None:
-        """A limit that cannot be raised is told, and the program runs all the same."""
+        """A limit that cannot be raised is logged, and the program continues."""
         for refusal in (PermissionError(1, "not permitted"), ValueError("not allowed")):
             with capturedLogs() as events:
                 self.assertEqual([], self.raised(1024, 4096, refusal))

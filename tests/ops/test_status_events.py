@@ -1,4 +1,4 @@
-"""The warnings and errors that the status page remembers."""
+"""The recent warnings and errors on the status page."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class RecentEventsTests(SynchronousTestCase):
     """An observer of the log."""
 
     def setUp(self) -> None:
-        """Listen to a log of our own."""
+        """Observe a log of the test."""
         self.publisher = LogPublisher()
         self.log = Logger("yurttunnel.part", observer=self.publisher)
         self.events = RecentEvents(self.publisher)
         self.events.startService()
 
     def texts(self) -> list[str]:
-        """The texts that are kept, the newest first."""
+        """Return the kept texts, newest first."""
         return [event.text for event in self.events.newest_first()]
 
     def test_what_is_kept(self) -> None:
-        """Warnings, errors and worse are kept with level, source and time; the rest is not."""
+        """Warnings and more severe events are kept with level, source and time."""
         self.log.debug("a detail")
         self.log.info("{node}: connected", node="edge-1")
         self.log.warn("{node}: connected twice", node="edge-1")
@@ -40,7 +40,7 @@ class RecentEventsTests(SynchronousTestCase):
         self.assertGreater(warning.last, 0)
 
     def test_repeats_are_counted(self) -> None:
-        """One of the same place in the code is counted, moves to the front, and is the text."""
+        """Events of one call site are counted; the newest moves to the front with its text."""
         self.log.warn("{text} is lost", text="one")
         self.log.warn("another")
         for text in ("two", "three"):
@@ -49,7 +49,7 @@ class RecentEventsTests(SynchronousTestCase):
         self.assertEqual([3, 1], [event.count for event in self.events.newest_first()])
 
     def test_repeats_that_were_not_shown(self) -> None:
-        """What a warning says of others that were not shown makes no other place of it."""
+        """The note on suppressed warnings does not make a warning a different event."""
         clock = Clock()
         log = RateLimitedLog(clock, self.log, 60.0)
         for _ in range(3):
@@ -59,7 +59,7 @@ class RecentEventsTests(SynchronousTestCase):
         self.assertEqual(["refused (1 more like this were not shown)"], self.texts())
 
     def test_errors_stay(self) -> None:
-        """However many warnings there are, and whatever they say, they displace no error."""
+        """No number of warnings displaces an error."""
         self.log.error("the disk is full")
         for number in range(3 * MAX_KEPT):
             self.log.warn("refused {number}", number=number)
@@ -72,7 +72,7 @@ class RecentEventsTests(SynchronousTestCase):
         self.assertNotIn("the disk is full", self.texts())
 
     def test_it_is_bounded(self) -> None:
-        """Only the last ones are kept, and of each not more than some lines."""
+        """The number of events and the length of each text are limited."""
         for number in range(3 * MAX_KEPT):
             self.log.warn(f"{number} {{text}}", text="x" * 100_000)
         self.assertEqual(MAX_KEPT, len(self.texts()))
@@ -80,7 +80,7 @@ class RecentEventsTests(SynchronousTestCase):
         self.assertLessEqual(max(map(len, self.texts())), 500)
 
     def test_failures(self) -> None:
-        """Of a failure there is what happened, without the traceback."""
+        """A failure is kept with its error, without the traceback."""
         try:
             raise OSError("no space\nleft")
         except OSError:
@@ -88,7 +88,7 @@ class RecentEventsTests(SynchronousTestCase):
         self.assertEqual(["writing failed: OSError: no space left"], self.texts())
 
     def test_secrets(self) -> None:
-        """What looks like a token or a key is left out, whoever wrote it into a message."""
+        """Text that looks like a token or a key is redacted in any message."""
         token = "0123456789abcdef.0123456789abcdef0123456789abcdef"
         for secret in (
             f"{token}",
@@ -116,7 +116,7 @@ class RecentEventsTests(SynchronousTestCase):
             self.assertIn(REDACTED, self.texts()[0])
 
     def test_what_nobody_reads(self) -> None:
-        """A text is looked into for secrets once somebody reads it, however often it is logged."""
+        """A text is redacted when it is read, not when it is logged."""
         with mock.patch("yurttunnel.ops.status.events.redact", side_effect=redact) as redacted:
             for number in range(100):
                 self.log.warn("refused {number}", number=number)
@@ -126,7 +126,7 @@ class RecentEventsTests(SynchronousTestCase):
             self.assertEqual(1, redacted.call_count)
 
     def test_the_end(self) -> None:
-        """After its end it listens no more."""
+        """A stopped observer records nothing."""
         self.events.stopService()
         self.log.warn("too late")
         self.assertEqual([], self.texts())

@@ -1,4 +1,4 @@
-"""HTML that is safe by construction, and the words on the status page."""
+"""HTML that is safe by construction, and the wording of the status page."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ ESCAPED = "&lt;script&gt;alert(&quot;1&quot;)&lt;/script&gt;&#x27;&amp;"
 
 
 class MarkupTests(SynchronousTestCase):
-    """What is text stays text."""
+    """Text is always escaped."""
 
     def test_text_is_escaped(self) -> None:
-        """Text is escaped in elements, in attributes, in tables, alone and among others."""
+        """Text is escaped in elements, attributes and tables, alone and in lists."""
         self.assertEqual(f"<p>{ESCAPED}</p>", element("p", HOSTILE))
         self.assertEqual(f"<p>{ESCAPED}{ESCAPED}</p>", element("p", [HOSTILE, HOSTILE]))
         self.assertEqual(f'<p title="{ESCAPED}"></p>', element("p", title=HOSTILE))
@@ -32,17 +32,17 @@ class MarkupTests(SynchronousTestCase):
             self.assertIn(ESCAPED, made)
 
     def test_markup_is_not_escaped_again(self) -> None:
-        """What is HTML already is left as it is."""
+        """Markup is not escaped again."""
         self.assertEqual("<p><b>1 &lt; 2</b></p>", element("p", element("b", "1 < 2")))
         self.assertIsInstance(element("p"), Markup)
 
     def test_attributes(self) -> None:
-        """Names get hyphens, what is true has no value, what is false or empty is not there."""
+        """Names get hyphens; a true attribute has no value; a false or empty one is left out."""
         made = element("input", for_="q", aria_label="x", hidden=True, disabled=False, class_="")
         self.assertEqual('<input for="q" aria-label="x" hidden>', made)
 
     def test_a_table_is_one_for_everybody(self) -> None:
-        """It has a caption, its columns and rows have headings, its cells say what they are."""
+        """A table has a caption, headings for columns and rows, and cell labels."""
         columns = [
             Column("Node", lambda _: "edge-1"),
             Column("Age", lambda age: f"{age} s", "number", lambda age: age),
@@ -55,10 +55,10 @@ class MarkupTests(SynchronousTestCase):
 
 
 class SparklineTests(SynchronousTestCase):
-    """A chart in a line."""
+    """Sparklines."""
 
     def test_bars(self) -> None:
-        """The newest is at the right, the highest has the full height, nothing has no bar."""
+        """The newest value is on the right, the highest has full height, and zero has no bar."""
         made = sparkline([5, 0, 10, 0.001], Scale(10, "B/s"), "it carries")
         self.assertIn(f'd="m{MAX_KEPT - 3.5} 24v-12m2 12v-24m1 24v-1"', made)
         self.assertIn(f'viewBox="0 0 {MAX_KEPT} 24"', made)
@@ -66,7 +66,7 @@ class SparklineTests(SynchronousTestCase):
         self.assertIn(f'role="img" aria-label="{label}" data-most="10" data-unit="B/s"', made)
 
     def test_one_scale(self) -> None:
-        """Charts that are to be compared are drawn on one scale, of which the axis tells."""
+        """Charts to compare share a scale, which the axis shows."""
         scale = Scale(20, "/s")
         self.assertIn("v-12", sparkline([10], scale))
         self.assertIn("v-24", sparkline([20, 5], scale))
@@ -75,21 +75,21 @@ class SparklineTests(SynchronousTestCase):
         self.assertIn("now 40 ms", sparkline([0.04], Scale(1, "s")))
 
     def test_more_than_the_scale(self) -> None:
-        """What has come since the scale was chosen has the full height, also if that was 0."""
+        """A value over the scale has full height, also if the scale is 0."""
         for most in (0.0, 20.0):
             self.assertIn("v-24", sparkline([30], Scale(most, "/s")))
 
     def test_nothing(self) -> None:
-        """Without values, or with nothing but nothing, there is an empty chart."""
+        """Without values, or with zeros only, the chart is empty."""
         for values in ([], [0.0, 0.0]):
             self.assertNotIn("<path", sparkline(values, Scale(0.0, "B/s")))
 
 
 class WordsTests(SynchronousTestCase):
-    """Amounts as people read them."""
+    """Amounts in a readable form."""
 
     def test_durations(self) -> None:
-        """Two units at most, and none that would only seem to be exact."""
+        """A duration has at most two units, without false precision."""
         for seconds, text in (
             (-1, "0 s"), (0.9, "0 s"), (59, "59 s"), (61, "1 min 1 s"), (3600, "1 h"),
             (3601, "1 h"), (90_000, "1 d 1 h"), (86_400 * 400, "400 d"),
@@ -97,7 +97,7 @@ class WordsTests(SynchronousTestCase):
             self.assertEqual(text, formatting.duration(seconds), seconds)
 
     def test_sizes(self) -> None:
-        """Three digits, in units of 1024."""
+        """A size has up to three digits, in units of 1024."""
         for amount, text in (
             (0, "0 B"), (999, "999 B"), (1000, "1.0 KiB"), (1024 * 100, "100 KiB"),
             (1_500_000, "1.4 MiB"), (2**50 * 5000, "5000 PiB"),
@@ -106,19 +106,19 @@ class WordsTests(SynchronousTestCase):
         self.assertEqual("1.4 MiB/s", formatting.rate(1_500_000))
 
     def test_round_trips(self) -> None:
-        """Short ones in milliseconds; before the first measurement there is none."""
+        """Short round trips are in milliseconds; an unmeasured one is named so."""
         for seconds, text in (
             (None, "not measured yet"), (0.00042, "0.42 ms"), (0.0614, "61 ms"), (1.26, "1.3 s"),
         ):  # fmt: skip
             self.assertEqual(text, formatting.round_trip(seconds))
 
     def test_numbers_of_things(self) -> None:
-        """One is not several."""
+        """Counts have singular and plural forms, and separators of thousands."""
         self.assertEqual("1 day", formatting.counted(1, "day"))
         self.assertEqual("2,000 days", formatting.counted(2000, "day"))
 
     def test_moments(self) -> None:
-        """What is said for people is there for programs, too, in UTC."""
+        """A relative time also has the exact time in UTC for programs."""
         zone = datetime.timezone(datetime.timedelta(hours=2))
         when = datetime.datetime(2026, 11, 22, 3, 4, 5, tzinfo=zone)
         exact = "2026-11-22T01:04:05Z"

@@ -1,4 +1,4 @@
-"""What the status page says."""
+"""The content of the status page."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ from yurttunnel.tunnel.statistics import SessionSnapshot
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror='x'>\"'&"
 MOST_BYTES = 200 * 1024
-"""A page stays below this, however many nodes there are."""
+"""The maximum size of a page, however many nodes there are."""
 
 
 def days(number: float) -> datetime.datetime:
-    """The moment in so many days."""
+    """Return the time ``number`` days from :data:`NOW`."""
     return NOW + datetime.timedelta(days=number)
 
 
 def node(name: str, **changes: object) -> SessionSnapshot:
-    """A session of a node with which nothing is wrong."""
+    """Return a session of a node without problems."""
     given = {
         "session_id": name.encode().hex(),
         "since": days(-1),
@@ -43,7 +43,7 @@ def node(name: str, **changes: object) -> SessionSnapshot:
 
 
 def luminance(colour: str) -> float:
-    """Relative luminance of a colour such as ``#fff`` or ``#1b1f24`` (WCAG 2.2)."""
+    """Return the relative luminance of a color such as ``#fff`` or ``#1b1f24`` (WCAG 2.2)."""
     digits = colour[1:] if len(colour) == 7 else "".join(digit * 2 for digit in colour[1:])
     channels = [int(digits[start : start + 2], 16) / 255 for start in (0, 2, 4)]
     linear = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in channels]
@@ -51,7 +51,7 @@ def luminance(colour: str) -> float:
 
 
 def contrast(one: str, other: str) -> float:
-    """The contrast ratio of two colours, from 1 to 21."""
+    """Return the contrast ratio of two colors, from 1 to 21."""
     low, high = sorted((luminance(one), luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
@@ -60,11 +60,11 @@ class ServerPageTests(SynchronousTestCase):
     """The page of a server."""
 
     def setUp(self) -> None:
-        """Begin with nothing at all."""
+        """Make a page without content."""
         self.status = PageUnderTest()
 
     def test_nothing(self) -> None:
-        """An empty server has a page on which each part says so."""
+        """On the page of an empty server each section says that it is empty."""
         page = self.status.render()
         self.assertIn("yurttunnel-server", page.text)
         for section, sentence in (
@@ -80,7 +80,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertNotIn("destinations", page.sections)
 
     def test_ready(self) -> None:
-        """What is in order is named, and so is what is not required to be."""
+        """Passed checks are named, and so are failed checks that are not required."""
         self.status.readiness.add("listeners", lambda: None)
         self.status.readiness.add("siblings", lambda: "one is away", required=False)
         page = self.status.render()
@@ -89,7 +89,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertNotIn("Not ready", page.text)
 
     def test_not_ready(self) -> None:
-        """What is missing is said, in the title, too."""
+        """Failed checks are shown, also in the title."""
         self.status.readiness.add("listeners", lambda: "port 10262 is not bound")
         page = self.status.render()
         self.assertTrue(page.sections["readiness"].startswith("Not ready"))
@@ -97,7 +97,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertTrue(page.text.startswith("Not ready: yurttunnel-server on "))
 
     def test_a_session(self) -> None:
-        """It has node, address, state, age, round trip, streams, version and certificate."""
+        """A session has node, address, state, age, round trip, streams, version and certificate."""
         self.status.snapshots = [node("edge-1")]
         [row] = self.status.render().rows["sessions"]
         self.assertEqual(
@@ -115,7 +115,7 @@ class ServerPageTests(SynchronousTestCase):
         )
 
     def test_nodes_connected(self) -> None:
-        """A node counts once, however many sessions it has, and not while it is waited for."""
+        """A connected node counts once, however many sessions it has; a waiting one does not."""
         for snapshots, tile in (
             ([], "nodes connected0nodes lost"),
             ([node("edge-1")], "nodes connected1nodes lost"),
@@ -130,7 +130,7 @@ class ServerPageTests(SynchronousTestCase):
             self.assertTrue(self.status.render().sections["overview"].startswith(tile), tile)
 
     def test_throughput(self) -> None:
-        """What a session carries is drawn and said, and so is the sum."""
+        """The throughput of each session and the total are drawn and written."""
         self.status.page.startService()
         self.addCleanup(self.status.page.stopService)
         for received in (0, 1024 * 50):
@@ -145,7 +145,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertIn("path", page.names())
 
     def test_trouble_comes_first(self) -> None:
-        """Lost connections first, then certificates that have ended or soon do, then names."""
+        """Lost connections come first, then expired and expiring certificates, then the names."""
         self.status.snapshots = [
             node("b"),
             node("soon", certificate_not_after=days(2)),
@@ -162,7 +162,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertEqual("2 d left", rows[2][7])
 
     def test_lost_nodes(self) -> None:
-        """Each with when it was seen last, and why it went."""
+        """A lost node is shown with the time it was last seen and the reason."""
         seen = NOW.timestamp() - 61
         self.status.lost = [LostNode("edge-2", seen, "silent"), LostNode("edge-3", None, "new")]
         self.assertEqual(
@@ -174,7 +174,7 @@ class ServerPageTests(SynchronousTestCase):
         )
 
     def test_some_lost_or_none(self) -> None:
-        """That nodes are lost looks otherwise than that none is, and not by its colour alone."""
+        """Lost nodes change the mark in more than its color."""
         marks = [
             attributes["class"]
             for lost in ([], [LostNode("edge-2", None, "new")])
@@ -186,7 +186,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertEqual(1, marks.count("mark bad"))
 
     def test_requests_that_failed(self) -> None:
-        """They come before everything but readiness, the last one first, with all that is known."""
+        """Failed requests follow readiness, newest first, with all details."""
         self.status.failures.note("connect", "192.0.2.1", "edge-1", "r-1", 503, "is away")
         self.status.failures.note("forward", HOSTILE, "edge-2", "r-2", None, HOSTILE)
         page = self.status.render()
@@ -199,7 +199,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertIn("r-1", row[0])
 
     def test_many_requests_that_failed(self) -> None:
-        """So many are shown as somebody reads, and counted are all."""
+        """The number of shown failures is limited; all failures are counted."""
         for number in range(MOST_KEPT + 9):
             cause = f"{number}: {'x' * 9999}"
             self.status.failures.note("connect", "a", "b", f"r-{number}", 503, cause)
@@ -209,7 +209,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertLess(len(page.rows["failures"][0][0]), 400)
 
     def test_requests_that_fail_again(self) -> None:
-        """Those of one cause share a row, so that they leave room for others."""
+        """Failures with the same cause share a row, so that others have room."""
         clock, failures = self.status.clock, self.status.failures
         failures.note("connect", "192.0.2.1", "edge-7", "rare", 502, "refused")
         for number in range(30):
@@ -230,7 +230,7 @@ class ServerPageTests(SynchronousTestCase):
         )
 
     def test_certificates(self) -> None:
-        """The one that ends first comes first."""
+        """Certificates are sorted by expiry."""
         self.status.certificates = {"ca": days(3650), "server": days(1.5)}
         self.assertEqual(
             [
@@ -241,7 +241,7 @@ class ServerPageTests(SynchronousTestCase):
         )
 
     def test_events(self) -> None:
-        """Warnings and errors of the log are shown while the page runs."""
+        """The log's warnings and errors are shown while the page's service runs."""
         self.status.page.startService()
         self.addCleanup(self.status.page.stopService)
         Logger("yurttunnel.part").warn("it is {how}", how="late")
@@ -250,7 +250,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertEqual("1", row[3])
 
     def test_steering(self) -> None:
-        """What leads callers here has its section."""
+        """The steering of traffic has a section."""
         self.status.steering = SteeringReport(
             RulesReport(state="active", problem=None, families=()),
             DnsReport(leader=False, records=7, writes={}),
@@ -261,7 +261,7 @@ class ServerPageTests(SynchronousTestCase):
             self.assertIn(text, section)
 
     def test_hostile_names(self) -> None:
-        """Whatever peers and callers send stays text."""
+        """Text from peers and callers is escaped everywhere."""
         self.status.page.startService()
         self.addCleanup(self.status.page.stopService)
         self.status.snapshots = [node(HOSTILE, address=HOSTILE, version=HOSTILE)]
@@ -282,12 +282,12 @@ class ServerPageTests(SynchronousTestCase):
             self.assertIn(HOSTILE, page.sections[section])
 
     def test_what_is_no_unicode(self) -> None:
-        """A lone surrogate, as of a broken file name, does not break the page."""
+        """A lone surrogate, as in an invalid file name, does not break the page."""
         self.status.lost = [LostNode("edge-\udcff", None, "x")]
         self.assertIn("edge-?", self.status.render().sections["lost"])
 
     def test_the_filter(self) -> None:
-        """It looks into names, addresses and versions without regard to case, and says so."""
+        """The filter searches names, addresses, versions and reasons, ignoring case."""
         self.status.snapshots = [node("edge-1"), node("Mill-2", address="198.51.100.2:4")]
         self.status.lost = [LostNode("mill-3", None, "x"), LostNode("edge-4", None, "x")]
         for desired in ("mill", " MILL ", "mill-"):
@@ -304,7 +304,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertIn("Nothing matches the filter.", page.sections["lost"])
 
     def test_two_thousand_nodes(self) -> None:
-        """The page has a bounded size, and says what is not shown; the worst ones are."""
+        """The page's size is limited; nodes with problems come first, and the rest is counted."""
         self.status.page.startService()
         self.addCleanup(self.status.page.stopService)
         for carried in range(70):
@@ -333,7 +333,7 @@ class AgentPageTests(SynchronousTestCase):
     """The page of an agent."""
 
     def test_what_is_different(self) -> None:
-        """It has servers, and what may be dialed, and no lost nodes."""
+        """An agent's page has servers and permitted destinations, and no lost nodes."""
         status = PageUnderTest(
             "yurttunnel-agent",
             terms=SERVERS,
@@ -346,7 +346,7 @@ class AgentPageTests(SynchronousTestCase):
         self.assertNotIn("lost", page.sections)
 
     def test_no_column_without_content(self) -> None:
-        """Servers' certificates are not known, so there is no column for them."""
+        """The certificates of servers are unknown, so the column is left out."""
         status = PageUnderTest("yurttunnel-agent", terms=SERVERS, sections=())
         status.snapshots = [node("192.0.2.1:10262", certificate_not_after=None)]
         status.snapshots[0] = node(
@@ -358,30 +358,30 @@ class AgentPageTests(SynchronousTestCase):
 
 
 class DocumentTests(SynchronousTestCase):
-    """The page as a document."""
+    """The HTML document."""
 
     def setUp(self) -> None:
-        """Make one."""
+        """Render a page."""
         self.status = PageUnderTest()
         self.status.snapshots = [node("edge-1")]
         self.raw = "".join(self.status.page.pieces("", [("healthz", "the process runs")]))
         self.page = self.status.render()
 
     def test_the_policy_names_script_and_style(self) -> None:
-        """The policy allows what stands in the page by its hash, and nothing else."""
+        """The policy permits the page's own script and style by their hashes, and nothing else."""
         self.assertIn(b"default-src 'none'", POLICY)
         self.assertNotIn(b"unsafe", POLICY)
         for kind in ("script", "style"):
             self.assertRegex(POLICY.decode(), rf"{kind}-src 'sha256-[A-Za-z0-9+/]{{43}}='")
 
     def test_nothing_inline_but_those(self) -> None:
-        """No element has a style or a handler of its own, which the policy would refuse."""
+        """No element has an inline style or event handler, which the policy would block."""
         for name, attributes in self.page.elements:
             for attribute in attributes:
                 self.assertFalse(attribute == "style" or attribute.startswith("on"), name)
 
     def test_nothing_from_elsewhere(self) -> None:
-        """Every address in it is one of this process, or holds its content itself."""
+        """Every URL on the page is local or a data URL."""
         for _, attributes in self.page.elements:
             for attribute in ("href", "src", "action"):
                 value = attributes.get(attribute)
@@ -391,26 +391,26 @@ class DocumentTests(SynchronousTestCase):
         self.assertNotIn("url(", self.raw)
 
     def test_language_and_headings(self) -> None:
-        """It has a language, a title, one first heading, and a label for its field."""
+        """The page has a language, a title, one first heading, and a label for its field."""
         self.assertIn(("html", {"lang": "en"}), self.page.elements)
         self.assertEqual(1, sum(name == "h1" for name, _ in self.page.elements))
         self.assertIn(("label", {"for": "q"}), self.page.elements)
         self.assertTrue({"title", "main", "header", "footer", "caption"} <= self.page.names())
 
     def test_ids_are_unique(self) -> None:
-        """The script finds what it replaces by its id."""
+        """Element ids are unique, since the script replaces elements by id."""
         ids = [found["id"] for _, found in self.page.elements if "id" in found]
         self.assertEqual(len(set(ids)), len(ids))
 
     def test_without_scripts(self) -> None:
-        """There is a refresh, and a link, for browsers without JavaScript."""
+        """Browsers without JavaScript have a refresh and a link."""
         self.assertIn('<noscript><meta http-equiv="refresh" content="30"></noscript>', self.raw)
         self.assertIn('<noscript><a href="/">Refresh</a></noscript>', self.raw)
         filtered = self.status.render("a&b \udcff")
         self.assertIn(("a", {"href": "/?q=a%26b%20%3F"}), filtered.elements)
 
     def test_contrast(self) -> None:
-        """Whatever is written can be read, by day and by night (WCAG 2.2, 1.4.3)."""
+        """All text has sufficient contrast in both color schemes (WCAG 2.2, 1.4.3)."""
         day, night = re.findall(r":root \{(.*?)\}", STYLE, re.DOTALL)
         for rules in (day, night):
             colours = dict(re.findall(r"--(\w+): (#\w+);", rules))
@@ -420,6 +420,6 @@ class DocumentTests(SynchronousTestCase):
                     self.assertGreaterEqual(ratio, 4.5, (ink, paper, colours))
 
     def test_day_and_night(self) -> None:
-        """It has colours for both, and a layout for narrow screens and for paper."""
+        """There are styles for light and dark schemes, narrow screens and printing."""
         for rule in ("prefers-color-scheme: dark", "max-width: 1100px", "@media print"):
             self.assertIn(rule, self.raw)

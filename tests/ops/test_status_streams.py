@@ -1,4 +1,4 @@
-"""The streams of real sessions, as the status page shows them."""
+"""Streams of real sessions on the status page."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from yurttunnel.tunnel.session import TunnelSession
 
 
 class StreamTests(SynchronousTestCase):
-    """A session of a server with an agent, in memory."""
+    """A session between a server and an agent, in memory."""
 
     def setUp(self) -> None:
-        """Begin without streams."""
+        """Make a pair of sessions without streams."""
         self.pair = SessionPair()
 
     def used(
@@ -27,12 +27,12 @@ class StreamTests(SynchronousTestCase):
         most: int,
         desired: Callable[[StreamReport], bool] = lambda report: True,
     ) -> list[StreamReport]:
-        """The oldest streams of a session that are in use."""
+        """Return the oldest streams in use."""
         used, _ = finished(oldest_streams([session], most, desired))
         return used.shown
 
     def test_a_stream(self) -> None:
-        """It has its request, node, destination, state, age and the bytes each way."""
+        """A stream has its request, node, destination, state, age and bytes in each direction."""
         near, _ = self.pair.joined(Protocol(), Protocol())
         near.write(b"x" * 5)
         self.pair.pump()
@@ -55,7 +55,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(("server", 5, 0), (report.peer, report.bytes_received, report.bytes_sent))
 
     def test_streams_that_are_shared(self) -> None:
-        """What callers use by turns is of the one that does now; idle ones are apart."""
+        """A pooled stream has its current caller; idle streams have a table of their own."""
         busy, _ = self.pair.joined(Protocol(), Protocol())
         idle, _ = self.pair.joined(Protocol(), Protocol())
         pooled = [(busy, "10.0.0.1"), (idle, "")]
@@ -71,7 +71,7 @@ class StreamTests(SynchronousTestCase):
         self.assertNotIn("idle", page.sections)
 
     def test_who_asks_is_known_where_it_is_opened(self) -> None:
-        """At the other end there is no such column."""
+        """Only the end that opens a stream knows the caller; the other has no such column."""
         self.pair.joined(Protocol(), Protocol())
         status = PageUnderTest()
         status.sessions = [self.pair.agent]
@@ -79,7 +79,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(["request", "server", "192.0.2.80:80", "open"], row[:4])
 
     def test_the_oldest_come_first(self) -> None:
-        """Of many the oldest are shown, and of those that are wanted only."""
+        """A limited number of the oldest matching streams is shown."""
         for number in range(6):
             _ = self.pair.dial(request_id=f"r{number}").addErrback(lambda _: None)
             self.pair.pump()
@@ -89,7 +89,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual("opening", found[0].state)
 
     def test_on_the_page(self) -> None:
-        """The page has a row for each, up to a bound, and the filter looks into them."""
+        """The page shows a limited number of streams, and the filter searches them all."""
         status = PageUnderTest()
         status.sessions = [self.pair.server]
         for number in range(MAX_STREAMS + 5):

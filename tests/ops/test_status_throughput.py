@@ -1,4 +1,4 @@
-"""How much sessions have carried in the last minutes."""
+"""The recent throughput of sessions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from yurttunnel.tunnel.statistics import TunnelCounters
 
 
 class ThroughputTests(SynchronousTestCase):
-    """Samples of sessions, by a clock of our own."""
+    """Samples of sessions, with a fake clock."""
 
     def setUp(self) -> None:
-        """Begin with no session."""
+        """Make samplers without sessions."""
         self.clock = Clock()
         self.counters = TunnelCounters(bytes_received=7, bytes_sent=7)
         self.sessions: list[Carrying] = []
@@ -35,7 +35,7 @@ class ThroughputTests(SynchronousTestCase):
             self.addCleanup(service.stopService)
 
     def test_rates_of_a_session(self) -> None:
-        """From the second sample on there is what was carried since the one before, each second."""
+        """From the second sample on a session has its rates in bytes per second."""
         self.sessions = [Carrying(1000, 0)]
         self.clock.advance(INTERVAL)
         self.assertEqual((0.0, 0.0), self.rates.of(b"a").newest())
@@ -46,20 +46,20 @@ class ThroughputTests(SynchronousTestCase):
         self.assertEqual([550 / INTERVAL], rates.both())
 
     def test_rates_of_all(self) -> None:
-        """The sum comes from the counters, so that what ended sessions have carried is in it."""
+        """The total comes from the counters, so it includes sessions that have ended."""
         self.counters.bytes_received += 5000
         self.clock.advance(INTERVAL)
         self.assertEqual((5000 / INTERVAL, 0.0), self.rates.total().newest())
 
     def test_round_trips(self) -> None:
-        """Each sample has the round trip that was measured last."""
+        """Each sample has the latest measured round trip."""
         self.sessions = [Carrying()]
         self.clock.pump([INTERVAL] * (MAX_KEPT + 5))
         self.assertEqual([0.25] * MAX_KEPT, list(self.rates.round_trips(b"a")))
         self.assertEqual((), self.rates.round_trips(b"b"))
 
     def test_how_often(self) -> None:
-        """What only grows is shown by how often it does, each second."""
+        """A counter is shown as its rate per second."""
         self.requests = 17
         self.clock.advance(INTERVAL)
         self.assertEqual([10 / INTERVAL], list(self.throughput.rates("requests")))
@@ -67,7 +67,7 @@ class ThroughputTests(SynchronousTestCase):
         self.assertEqual([0.0] * MAX_KEPT, list(self.throughput.rates("requests")))
 
     def test_how_long(self) -> None:
-        """A part of what was done in the last minutes took no longer than so; earlier is past."""
+        """Quantiles cover the durations of the last minutes, up to the highest bucket."""
         self.assertIsNone(self.throughput.duration_quantile("answers", 0.5))
         self.answers.observe(20.0)
         self.clock.pump([INTERVAL] * (2 * MAX_KEPT))
@@ -84,7 +84,7 @@ class ThroughputTests(SynchronousTestCase):
         )
 
     def test_it_is_bounded(self) -> None:
-        """Old samples go, and so do sessions that have ended."""
+        """Old samples and ended sessions are dropped."""
         self.sessions = [Carrying()]
         self.clock.pump([INTERVAL] * (2 * MAX_KEPT))
         self.assertEqual(MAX_KEPT, len(self.rates.total().received))
@@ -94,20 +94,20 @@ class ThroughputTests(SynchronousTestCase):
         self.assertEqual([], self.rates.of(b"a").both())
 
     def test_idle_sessions_share_their_samples(self) -> None:
-        """Thousands of sessions that carry nothing have no number each for each sample."""
+        """Idle sessions share one zero for all samples, which saves memory."""
         self.sessions = [Carrying()]
         self.clock.pump([INTERVAL] * 4)
         rates = self.rates.of(b"a")
         self.assertEqual(1, len({id(rate) for rate in (*rates.received, *rates.sent)}))
 
     def test_a_late_sample(self) -> None:
-        """A reactor that was held up makes no rate seem higher than it was."""
+        """A rate is divided by the real interval, even if a stalled reactor delays the sample."""
         self.counters.bytes_received += 6000
         self.clock.advance(3 * INTERVAL)
         self.assertEqual((6000 / (3 * INTERVAL), 0.0), self.rates.total().newest())
 
     def test_many_sessions(self) -> None:
-        """The reactor turns while they are measured."""
+        """Sampling many sessions does not block the reactor."""
         self.patch(slices, "SLICE_SECONDS", 0.0)
         turns = []
         call_later = self.clock.callLater
@@ -122,7 +122,7 @@ class ThroughputTests(SynchronousTestCase):
         self.assertGreater(turns.count(0), 2 * 5000 / slices.ITEMS_PER_PIECE)
 
     def test_the_end(self) -> None:
-        """Nothing is left to be called after the end, also when sessions are being measured."""
+        """Stopping leaves no timer, also in the middle of a sample."""
         self.sessions = [Carrying(session_id=b"%d" % number) for number in range(100)]
         self.clock.callLater(INTERVAL, self.throughput.stopService)
         self.clock.advance(INTERVAL)

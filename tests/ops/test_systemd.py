@@ -1,4 +1,4 @@
-"""What systemd is told of a process."""
+"""Notifications of systemd about a process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yurttunnel.ops.systemd import INTERVAL, MAX_STATUS_CHARACTERS, NotifyingSer
 
 
 class Part(Service):
-    """A part whose end can be waited for."""
+    """A service whose stop can be delayed."""
 
     def __init__(self) -> None:
         self.end: Deferred[None] = Deferred()
@@ -32,11 +32,11 @@ class Part(Service):
 
 
 class NotifyTestCase(SynchronousTestCase):
-    """A supervised process, and the socket of its systemd."""
+    """A supervised service, and the notification socket of systemd."""
 
     def setUp(self) -> None:
-        """Make one that is ready, and a socket by its path."""
-        # Trial's own directory may be too deep for the path of a Unix socket.
+        """Make a service that is ready, and a socket at a path."""
+        # The directory of trial may be too deep for the path of a Unix socket.
         directory = mkdtemp(prefix="notify-")
         self.addCleanup(FilePath(directory).remove)
         self.address = os.path.join(directory, "notify")
@@ -48,14 +48,14 @@ class NotifyTestCase(SynchronousTestCase):
         self.part = Part()
 
     def listen(self, name: str | bytes) -> socket.socket:
-        """Listen as systemd does."""
+        """Listen like systemd."""
         listening = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self.addCleanup(listening.close)
         listening.bind(name)
         return listening
 
     def start(self, serves_unready: bool = False, **environment: str) -> NotifyingService:
-        """Start the process; the variables of systemd are ``environment``."""
+        """Start the service with systemd's variables from ``environment``."""
         environment.setdefault("NOTIFY_SOCKET", self.address)
         supervised = NotifyingService(
             self.clock, self.readiness, environment, serves_unready=serves_unready
@@ -65,7 +65,7 @@ class NotifyTestCase(SynchronousTestCase):
         return supervised
 
     def told(self) -> list[str]:
-        """Return the datagrams that have come since the last time."""
+        """Return the datagrams since the last call."""
         found = []
         while True:
             try:
@@ -74,7 +74,7 @@ class NotifyTestCase(SynchronousTestCase):
                 return found
 
     def stop(self, supervised: NotifyingService) -> None:
-        """Stop to the end."""
+        """Stop the service completely."""
         stopping = supervised.stopService()
         self.part.end.callback(None)
         self.assertIsNone(self.successResultOf(stopping))
@@ -84,7 +84,7 @@ class ReadinessTests(NotifyTestCase):
     """``READY=1`` and ``STATUS=``."""
 
     def test_ready(self) -> None:
-        """It is said once, when the reactor runs."""
+        """READY=1 is sent once, when the reactor runs and all checks pass."""
         self.start()
         self.assertTrue(self.part.running)
         self.assertEqual([], self.told())
@@ -92,7 +92,7 @@ class ReadinessTests(NotifyTestCase):
         self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
 
     def test_not_ready(self) -> None:
-        """Until then systemd is told what is missing, each time that this is something else."""
+        """Before readiness, STATUS= has the failed check, and is sent whenever it changes."""
         self.problem = "--meta-port"
         self.start()
         self.clock.pump([INTERVAL] * 2)
@@ -110,7 +110,7 @@ class ReadinessTests(NotifyTestCase):
         )
 
     def test_serves_unready(self) -> None:
-        """One that serves before it is ready is started; its status tells what is missing."""
+        """A service that serves before it is ready sends READY=1 at once, with a status."""
         self.problem = "no certificate"
         self.start(serves_unready=True)
         self.assertEqual([], self.told())
@@ -122,7 +122,7 @@ class ReadinessTests(NotifyTestCase):
         )
 
     def test_ends_before_it_is_told(self) -> None:
-        """Who stops does not become ready."""
+        """A service that is stopped at once does not send READY=1."""
         supervised = self.start(serves_unready=True)
         supervised.stopService()
         self.clock.pump([INTERVAL] * 2)
@@ -130,7 +130,7 @@ class ReadinessTests(NotifyTestCase):
         self.part.end.callback(None)
 
     def test_no_longer_ready(self) -> None:
-        """For systemd a process stays ready; its status tells the rest."""
+        """A service that is no longer ready sends only a new status."""
         self.start()
         self.clock.advance(INTERVAL)
         self.told()
@@ -144,14 +144,14 @@ class ReadinessTests(NotifyTestCase):
         )
 
     def test_warnings(self) -> None:
-        """What does not keep it from being ready is in the status."""
+        """The status includes failed checks that are not required."""
         self.readiness.add("Kubernetes API", lambda: "away", required=False)
         self.start()
         self.clock.advance(INTERVAL)
         self.assertEqual(["READY=1\nSTATUS=ready; Kubernetes API: away"], self.told())
 
     def test_a_status_is_one_short_line(self) -> None:
-        """What is wrong cannot assign something else, nor make the datagram too long."""
+        """A status is one line of limited length and cannot inject another variable."""
         self.problem = "bad\nREADY=1\n" + "x" * 10000
         self.start()
         self.clock.advance(INTERVAL)
@@ -165,16 +165,16 @@ class WatchdogTests(NotifyTestCase):
     """``WATCHDOG=1``."""
 
     def setUp(self) -> None:
-        """Be silent but for the watchdog."""
+        """Set the watchdog's variables."""
         super().setUp()
         self.environment = {"WATCHDOG_USEC": "30000000", "WATCHDOG_PID": str(os.getpid())}
 
     def signs(self) -> int:
-        """Count the signs of life."""
+        """Return the number of watchdog notifications."""
         return self.told().count("WATCHDOG=1")
 
     def test_sign_of_life(self) -> None:
-        """It comes in half of the time that is allowed, ready or not."""
+        """A notification is sent after half of the watchdog's timeout, whether ready or not."""
         self.problem = "not yet"
         self.start(**self.environment)
         self.clock.advance(14.9)
@@ -185,7 +185,7 @@ class WatchdogTests(NotifyTestCase):
         self.assertEqual(3, self.signs())
 
     def test_drain(self) -> None:
-        """It comes as long as the parts are stopping, and then no more."""
+        """Notifications continue while the service stops, and then end."""
         supervised = self.start(**self.environment)
         stopping = supervised.stopService()
         self.clock.pump([15] * 2)
@@ -195,14 +195,14 @@ class WatchdogTests(NotifyTestCase):
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_of_another_process(self) -> None:
-        """Variables that a parent has left are not for this process."""
+        """Variables for another process are ignored."""
         self.environment["WATCHDOG_PID"] = "1"
         self.start(**self.environment)
         self.clock.pump([15] * 3)
         self.assertEqual(0, self.signs())
 
     def test_switched_off(self) -> None:
-        """Without the variable, or with 0, there is no watchdog."""
+        """There is no watchdog without the variable, or if it is 0 or invalid."""
         for text in ("", "0", "x"):
             self.start(WATCHDOG_USEC=text)
             self.clock.pump([15] * 3)
@@ -210,10 +210,10 @@ class WatchdogTests(NotifyTestCase):
 
 
 class EndTests(NotifyTestCase):
-    """``STOPPING=1``, and what is left."""
+    """``STOPPING=1``, and cleanup."""
 
     def test_stopping(self) -> None:
-        """It is said before the parts stop; what is missing meanwhile is told, too."""
+        """STOPPING=1 is sent before the service stops; status changes are still sent."""
         supervised = self.start()
         self.clock.advance(INTERVAL)
         self.told()
@@ -230,7 +230,7 @@ class EndTests(NotifyTestCase):
         self.assertEqual([], self.told())
 
     def test_nothing_is_left(self) -> None:
-        """No timer and no descriptor."""
+        """Stopping leaves no timer and no descriptor."""
         before = len(os.listdir("/proc/self/fd"))
         supervised = self.start(WATCHDOG_USEC="1000000")
         self.clock.advance(INTERVAL)
@@ -239,7 +239,7 @@ class EndTests(NotifyTestCase):
         self.assertEqual(before, len(os.listdir("/proc/self/fd")))
 
     def test_failed_stop(self) -> None:
-        """When the parts fail to stop, nothing is left either, and whoever waits is told."""
+        """A failed stop leaves no timer, and its failure is returned."""
         supervised = self.start()
         stopping = supervised.stopService()
         self.part.end.errback(ZeroDivisionError())
@@ -248,10 +248,10 @@ class EndTests(NotifyTestCase):
 
 
 class SocketTests(NotifyTestCase):
-    """The socket that systemd names."""
+    """The notification socket."""
 
     def test_abstract(self) -> None:
-        """A name with an at sign is one of the abstract namespace."""
+        """A name that starts with an at sign is in the abstract namespace."""
         name = f"yurttunnel-test-{uuid.uuid4()}"
         self.systemd = self.listen(b"\0" + name.encode())
         self.start(NOTIFY_SOCKET=f"@{name}")
@@ -259,7 +259,7 @@ class SocketTests(NotifyTestCase):
         self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
 
     def test_no_systemd(self) -> None:
-        """Without the variable the parts run, and there is nothing more."""
+        """Without a usable socket the service runs, and nothing else is started."""
         for address in ("", "relative", "vsock:2:1234"):
             before = len(os.listdir("/proc/self/fd"))
             supervised = self.start(NOTIFY_SOCKET=address, WATCHDOG_USEC="1000000")
@@ -270,7 +270,7 @@ class SocketTests(NotifyTestCase):
             self.part = Part()
 
     def test_full(self) -> None:
-        """When systemd does not read for a while, what it has to know comes later."""
+        """A notification is sent again when the socket's buffer was full."""
         filler = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self.addCleanup(filler.close)
         while True:
@@ -285,14 +285,14 @@ class SocketTests(NotifyTestCase):
         self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
 
     def test_what_is_no_utf8(self) -> None:
-        """A finding that quotes the name of a file that is no UTF-8 is told."""
+        """A file name that is not UTF-8 is escaped in the status."""
         self.readiness.add("files", lambda: "/x/\udcff cannot be read")
         self.start()
         self.clock.advance(INTERVAL)
         self.assertEqual(["STATUS=not ready; files: /x/\\udcff cannot be read"], self.told())
 
     def test_nobody_listens(self) -> None:
-        """The parts run all the same; the log says it once, and systemd is told when it is back."""
+        """While nobody listens, the service runs and logs one warning; READY=1 is sent later."""
         Path(self.address).unlink()
         self.systemd.close()
         with capturedLogs() as events:

@@ -1,4 +1,4 @@
-"""Lookups of names: shared, bounded, and in threads that nobody waits for."""
+"""DNS lookups in threads: they are shared, limited, and do not delay the process's end."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ reactor.run()
 
 @implementer(IResolutionReceiver)
 class Receiver:
-    """Keeps addresses."""
+    """A receiver that collects addresses."""
 
     def __init__(self) -> None:
         self.name = ""
@@ -45,23 +45,23 @@ class Receiver:
         self.complete: Deferred[list[object]] = Deferred()
 
     def resolutionBegan(self, resolution) -> None:
-        """Note the name."""
+        """Record the name."""
         self.name = resolution.name
 
     def addressResolved(self, address) -> None:
-        """Keep it."""
+        """Collect the address."""
         self.addresses.append(address)
 
     def resolutionComplete(self) -> None:
-        """Give all."""
+        """Fire with all addresses."""
         self.complete.callback(self.addresses)
 
 
 class LookupTests(TestCase):
-    """Names, by a resolver that answers when the test says so."""
+    """Lookups with a fake resolver that answers when the test permits."""
 
     def setUp(self) -> None:
-        """Have the system asked in vain."""
+        """Replace the system's resolver."""
         self.asked: list[tuple[object, ...]] = []
         self.may_answer = threading.Event()
         self.answer: object = []
@@ -70,7 +70,7 @@ class LookupTests(TestCase):
         self.addCleanup(self.may_answer.set)
 
     def getaddrinfo(self, *question):
-        """Answer in the end."""
+        """Wait for the test's permission, then answer."""
         self.asked.append(question)
         self.may_answer.wait(30)
         if isinstance(self.answer, Exception):
@@ -78,14 +78,14 @@ class LookupTests(TestCase):
         return self.answer
 
     def look_up(self, name="api.test", port=6443, **more) -> Receiver:
-        """Begin to look up a name."""
+        """Start a lookup."""
         receiver = Receiver()
         receiver.resolution = self.lookups.resolveHostName(receiver, name, port, **more)
         self.assertEqual(name, receiver.name)
         return receiver
 
     async def test_addresses(self) -> None:
-        """Both families are found, in the order of the system; who asks meanwhile shares it."""
+        """Addresses of both families keep the system's order; equal lookups are shared."""
         self.assertTrue(verifyObject(IHostnameResolver, self.lookups))
         self.answer = [
             (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("2001:db8::1", 6443, 0, 0)),
@@ -113,7 +113,7 @@ class LookupTests(TestCase):
         self.assertEqual(2, len(self.asked))
 
     async def test_cancelled(self) -> None:
-        """Who waits no more is told nothing, and others are."""
+        """A cancelled lookup does not fire, but the others that share it do."""
         cancelled, waiting = self.look_up(), self.look_up()
         cancelled.resolution.cancel()
         self.look_up()
@@ -122,14 +122,14 @@ class LookupTests(TestCase):
         self.assertFalse(cancelled.complete.called)
 
     async def test_failures(self) -> None:
-        """A name that cannot be looked up has no addresses."""
+        """A failed lookup returns no addresses."""
         self.may_answer.set()
         for error in (socket.gaierror(socket.EAI_AGAIN, "again"), UnicodeError("no name")):
             self.answer = error
             self.assertEqual([], await self.look_up().complete)
 
     async def test_too_many(self) -> None:
-        """One too many has no addresses at once, which is told; it has when there is room."""
+        """A lookup over the limit returns no addresses at once and is logged."""
         self.patch(threaded_resolver, "MAX_LOOKUPS", 2)
         others = [self.look_up("a.test"), self.look_up("b.test")]
         with capturedLogs() as events:
@@ -142,7 +142,7 @@ class LookupTests(TestCase):
         self.assertIn(b"api.test", {question[0] for question in self.asked})
 
     def test_no_thread(self) -> None:
-        """Without a thread a name has no addresses."""
+        """If no thread can be started, a lookup returns no addresses and the error is logged."""
 
         def refuse(self: threading.Thread) -> None:
             raise RuntimeError("can't start new thread")
@@ -152,5 +152,5 @@ class LookupTests(TestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(RuntimeError)))
 
     def test_the_end_of_the_process(self) -> None:
-        """It does not wait for a name server that is silent."""
+        """The end of the process does not wait for a silent name server."""
         subprocess.run([sys.executable, "-c", ENDING], check=True, timeout=25)

@@ -1,4 +1,4 @@
-"""Threads for calls that may never end."""
+"""Threads for calls that may never return."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def begin():
 reactor.callWhenRunning(begin)
 reactor.run()
 """
-"""One of its threads reads a pipe to which nobody writes."""
+"""One of the threads reads a pipe to which nobody writes."""
 
 
 class OwnThreadTests(TestCase):
-    """``run_in_new_thread`` calls a function elsewhere."""
+    """``run_in_new_thread`` calls a function in a new thread."""
 
     async def test_result(self):
-        """It is given in the reactor's thread; the call was in another, with the name."""
+        """The function runs in a thread of the given name; the result comes to the main thread."""
 
         def work(argument):
             return argument, threading.current_thread().name
@@ -43,13 +43,13 @@ class OwnThreadTests(TestCase):
         self.assertIs(threading.current_thread(), threading.main_thread())
 
     async def test_error(self):
-        """Whatever is raised comes to who asks."""
+        """An exception is returned to the caller."""
         await self.assertFailure(
             run_in_new_thread(reactor, "fails", lambda number: 1 / number, 0), ZeroDivisionError
         )
 
     def test_the_process_ends(self):
-        """A call that does not end does not keep it."""
+        """A call that never returns does not keep the process alive."""
         ended = subprocess.run([sys.executable, "-c", PROGRAM], timeout=60, check=False)
         self.assertEqual(ended.returncode, 0)
 
@@ -58,13 +58,13 @@ class JobThreadTests(JobsContract, TestCase):
     """``JobThread`` runs jobs in one thread."""
 
     def make_jobs(self):
-        """Make one, whose thread ends with the test."""
+        """Make a job thread that ends with the test."""
         thread = JobThread(reactor, "a name")
         self.addCleanup(thread.end)
         return thread
 
     async def test_one_thread(self):
-        """It is the same for all, and ends; another one begins when there is a job again."""
+        """All jobs share one thread; after the end, another job starts a new thread."""
         jobs = self.make_jobs()
         first, second = jobs.run(threading.current_thread), jobs.run(threading.current_thread)
         jobs.end()
@@ -76,12 +76,12 @@ class JobThreadTests(JobsContract, TestCase):
         self.assertIsNot(thread, await jobs.run(threading.current_thread))
 
     async def test_nothing_is_held(self):
-        """What a job had is free once it has ended, though no other one follows."""
+        """A job's arguments are freed when it has ended, even without a next job."""
         large = Large()
         gone = weakref.ref(large)
         await self.make_jobs().run(partial(id, large))
         del large
-        # The thread lets go of it a moment after its result is on its way.
+        # The thread releases the job a moment after it has sent the result.
         for _ in range(1000):
             if gone() is None:
                 break
@@ -90,4 +90,4 @@ class JobThreadTests(JobsContract, TestCase):
 
 
 class Large:
-    """Something that would be missed."""
+    """An object that supports weak references."""

@@ -1,4 +1,4 @@
-"""Waiting for many ends with one limit."""
+"""Waiting for several Deferreds with one timeout."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from yurttunnel.ops.timeouts import all_fired_within
 
 
 class WithinTests(SynchronousTestCase):
-    """What ``all_fired_within`` answers, and when."""
+    """The result of ``all_fired_within``, and when it comes."""
 
     def setUp(self) -> None:
-        """Provide a clock."""
+        """Make a clock."""
         self.clock = Clock()
 
     def wait(self, *deferreds: Deferred[Any]) -> Deferred[bool]:
-        """Wait ten seconds at most."""
+        """Wait at most ten seconds."""
         return Deferred.fromCoroutine(all_fired_within(self.clock, 10, deferreds))
 
     def test_nothing_to_wait_for(self) -> None:
-        """Without anything to wait for the answer is yes, at once and without a timer."""
+        """Without Deferreds the result is True at once, without a timer."""
         self.assertTrue(self.successResultOf(self.wait()))
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_ended_already(self) -> None:
-        """What has ended before is not waited for."""
+        """Deferreds that have fired already are not waited for."""
         self.assertTrue(self.successResultOf(self.wait(succeed(1), succeed(2))))
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_all_end_in_time(self) -> None:
-        """The answer is yes when the last one has ended, and the timer is gone."""
+        """The result is True when the last one has fired, and the timer is canceled."""
         first, second = Deferred[None](), Deferred[None]()
         waiting = self.wait(first, second)
         second.callback(None)
         self.clock.advance(9.9)
         self.assertNoResult(waiting)
         first.callback(None)
-        # Whoever ended it is not interrupted by what follows from it.
+        # The callback that fires the last Deferred is not interrupted.
         self.assertNoResult(waiting)
         self.clock.advance(0)
         self.assertTrue(self.successResultOf(waiting))
         self.assertEqual([], self.clock.getDelayedCalls())
 
     def test_one_is_late(self) -> None:
-        """The answer is no when time is over; the late one is not canceled and may end later."""
+        """The result is False at the timeout; the late Deferred is not canceled."""
         canceled: list[object] = []
         late = Deferred[None](canceled.append)
         waiting = self.wait(late, succeed(None))
@@ -57,7 +57,7 @@ class WithinTests(SynchronousTestCase):
         late.callback(None)
 
     def test_failure_is_an_end(self) -> None:
-        """A part that fails has ended, and the failure is logged."""
+        """A Deferred that fails counts as fired, and its failure is logged."""
         part = Deferred[None]()
         waiting = self.wait(part)
         part.errback(ZeroDivisionError())
@@ -66,7 +66,7 @@ class WithinTests(SynchronousTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_late_failure_is_logged(self) -> None:
-        """A part that fails after the time is over is logged, too, and not left unhandled."""
+        """A failure after the timeout is logged as well and not left unhandled."""
         part = Deferred[None]()
         waiting = self.wait(part)
         self.clock.advance(10)
@@ -75,7 +75,7 @@ class WithinTests(SynchronousTestCase):
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_canceled_part_is_not_logged(self) -> None:
-        """A part that is canceled has ended without anything to report."""
+        """A canceled Deferred counts as fired and is not logged."""
         part = Deferred[None]()
         waiting = self.wait(part)
         part.cancel()
@@ -84,7 +84,7 @@ class WithinTests(SynchronousTestCase):
         self.assertEqual([], self.flushLoggedErrors())
 
     def test_canceled_wait(self) -> None:
-        """Canceling the wait ends it without a timer left; what was waited for goes on."""
+        """Canceling the wait leaves no timer and does not cancel the Deferreds."""
         part = Deferred[None]()
         waiting = self.wait(part)
         waiting.cancel()
@@ -93,7 +93,7 @@ class WithinTests(SynchronousTestCase):
         part.callback(None)
 
     def test_result_is_passed_on(self) -> None:
-        """Whoever else uses a Deferred that is waited for still gets its result."""
+        """Other users of the Deferreds still get the results."""
         part = Deferred[str]()
         waiting = self.wait(part)
         part.callback("result")
