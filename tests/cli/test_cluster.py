@@ -1,4 +1,4 @@
-"""The servers of a cluster, asked by a kubectl that answers what a test wants."""
+"""Servers of a cluster, queried by a fake kubectl."""
 
 from __future__ import annotations
 
@@ -59,10 +59,10 @@ def pod(name: str, phase: str = "Running") -> dict:
 
 
 class ClusterTests(SynchronousTestCase):
-    """How they are found and asked."""
+    """How servers are found and queried."""
 
     def setUp(self) -> None:
-        """Put a kubectl before the others."""
+        """Put a fake kubectl into the PATH."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
@@ -73,16 +73,16 @@ class ClusterTests(SynchronousTestCase):
         self.raw: dict[str, str] = {PODS: json.dumps({"items": [pod("s-2"), pod("s-1")]})}
 
     def answers(self, forwarded: dict | None = None, warnings: tuple[str, ...] = ()) -> None:
-        """Have kubectl answer, behind warnings where it forwards."""
+        """Set the answers of kubectl, and the warnings that it prints when it forwards a port."""
         answers = {"raw": self.raw, "forwarded": forwarded, "warnings": warnings}
         (self.directory / "answers").write_text(json.dumps(answers))
 
     def calls(self) -> list[list[str]]:
-        """Return how kubectl was called."""
+        """Return the arguments of each call of kubectl."""
         return [json.loads(line) for line in (self.directory / "calls").read_text().splitlines()]
 
     def test_found(self) -> None:
-        """Those that run are asked, as the flags for kubectl say."""
+        """Running servers are found, and kubectl gets the flags for it."""
         self.raw[PODS] = json.dumps({"items": [pod("s-2"), pod("old", "Failed"), pod("s-1")]})
         self.answers()
         found = servers(Kubectl(("--context=c",)), "ns", 10265)
@@ -91,7 +91,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual(["--context=c", "--request-timeout=15s"], call[:2])
 
     def test_none(self) -> None:
-        """It is said where there is none, and what kubectl says is wrong."""
+        """Missing servers, errors of kubectl, and a missing kubectl are reported."""
         self.raw[PODS] = json.dumps({"items": []})
         self.answers()
         with self.assertRaisesRegex(CommandFailed, "no server runs in namespace ns .*with -n"):
@@ -105,7 +105,7 @@ class ClusterTests(SynchronousTestCase):
             servers(Kubectl(), "ns", 10265)
 
     def test_no_list(self) -> None:
-        """What something between answers in place of the API is told, as by a page to sign in."""
+        """An answer that is not a list of pods, such as a proxy's login page, is reported."""
         for answer in ("<html>", "[]", "{}", '{"items": [1]}'):
             self.raw[PODS] = answer
             self.answers()
@@ -113,7 +113,7 @@ class ClusterTests(SynchronousTestCase):
                 servers(Kubectl(), "ns", 10265)
 
     def test_empty_list(self) -> None:
-        """Where there is no pod at all, none runs."""
+        """An empty list of pods is reported like a missing server."""
         for items in ("[]", "null"):
             self.raw[PODS] = f'{{"items": {items}}}'
             self.answers()
@@ -121,14 +121,14 @@ class ClusterTests(SynchronousTestCase):
                 servers(Kubectl(), "ns", 10265)
 
     def test_proxy(self) -> None:
-        """A meta port that the API reaches is asked through it."""
+        """A meta port that the API server can reach is queried through the API's proxy."""
         self.raw["/api/v1/namespaces/ns/pods/s-1:10265/proxy/nodes"] = '{"nodes": []}'
         self.answers()
         self.assertEqual({"nodes": []}, servers(Kubectl(), "ns", 10265)[0].get("/nodes"))
         self.assertEqual(2, len(self.calls()))
 
     def test_forwarded(self) -> None:
-        """One on loopback is asked by a port that is forwarded, also when it is not ready."""
+        """A meta port on loopback is queried through port-forward, whether ready or not."""
         self.answers({"/nodes": [200, "[]"], "/readyz": [503, "not ready\n"]})
         first = servers(Kubectl(), "ns", 10265)[0]
         self.assertEqual([], first.get("/nodes"))
@@ -137,7 +137,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertIn("port-forward", self.calls()[-1])
 
     def test_forwarded_behind_warnings(self) -> None:
-        """What kubectl, or a program by which it signs in, warns of is no failure."""
+        """Warnings of kubectl or its credential plugins are not taken for errors."""
         warnings = ("WARNING: the plugin is deprecated", "", "W1201 loader.go:222] no config")
         self.answers({"/nodes": [200, "[]"]}, warnings)
         self.assertEqual([], servers(Kubectl(), "ns", 10265)[0].get("/nodes"))
@@ -146,7 +146,7 @@ class ClusterTests(SynchronousTestCase):
             servers(Kubectl(), "ns", 10265)[0].get("/nodes")
 
     def test_status(self) -> None:
-        """Of a server that has gone since it was found it is told; it is not ready."""
+        """A server that has gone since it was found is shown with its error as not ready."""
         proxy = "/api/v1/namespaces/kube-system/pods/s-2:10265/proxy"
         pods = self.raw.pop(PODS)
         self.raw[PODS.replace("/ns/", "/kube-system/")] = pods
@@ -164,7 +164,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertEqual("  disk: full", check)
 
     def test_not_reached(self) -> None:
-        """Where neither works it is said what kubectl says last."""
+        """If both ways fail, the last error of kubectl is reported."""
         self.answers()
         with self.assertRaisesRegex(
             CommandFailed, "s-1 cannot be queried: .*unable to forward port"

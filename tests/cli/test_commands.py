@@ -1,4 +1,4 @@
-"""Which command is meant, and what its words and flags are."""
+"""Resolution of commands, and their arguments and flags."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from yurttunnel.cli.tokens import CreateOptions, RevokeOptions
 
 
 class FindTests(SynchronousTestCase):
-    """A command is found by its words."""
+    """A command is found by its first words."""
 
     def test_found(self) -> None:
-        """By one or two of them; the others are its own."""
+        """A command's name is one or two words; the rest are its arguments."""
         for words, name, others in (
             (["server", "--v=2"], "server", ["--v=2"]),
             (["token", "revoke", "x"], "token revoke", ["x"]),
@@ -37,7 +37,7 @@ class FindTests(SynchronousTestCase):
             self.assertEqual((name, others), (command.name, list(rest)))
 
     def test_unknown(self) -> None:
-        """It is said which is meant, or how one begins."""
+        """An unknown or incomplete command is reported with a suggestion."""
         for words, sentence in (
             (["nods"], "there is no command 'nods': did you mean nodes?"),
             (["frobnicate"], "there is no command 'frobnicate': yurttunnel --help lists"),
@@ -54,7 +54,7 @@ class FindTests(SynchronousTestCase):
             self.assertIn(sentence, str(error))
 
     def test_every_command_has_help(self) -> None:
-        """Its help names each of its flags, and says in a line what it does."""
+        """Each command has a summary, and its help names each of its flags."""
         for command in all_commands().each():
             self.assertTrue(command.text)
             options = command.options()
@@ -64,16 +64,16 @@ class FindTests(SynchronousTestCase):
 
 
 class ExampleTests(SynchronousTestCase):
-    """Each command shows how it is used."""
+    """Each command has examples."""
 
     def test_each_command_has_some(self) -> None:
-        """Examples are command lines that are good; what stands behind a | or > is the shell's."""
+        """Each command has one to three examples, which are valid command lines up to a | or >."""
         for commands in (all_commands(), PLUGIN_COMMANDS):
             for command in commands.each():
                 options = command.options()
                 self.assertIn(len(options.examples), (1, 2, 3), command.name)
                 if options.is_program:
-                    continue  # Theirs are those of the programs (tests.ops.test_help).
+                    continue  # tests.ops.test_help covers these.
                 for example in options.examples:
                     line = re.split("[|>]", example.arguments)[0]
                     made = command.options()
@@ -82,15 +82,15 @@ class ExampleTests(SynchronousTestCase):
 
 
 class OptionsTests(SynchronousTestCase):
-    """Words and flags may stand in any order."""
+    """Arguments and flags may be in any order."""
 
     def parse(self, options, *arguments: str):
-        """Parse them."""
+        """Parse a command line."""
         options.parseOptions(list(arguments))
         return options
 
     def test_order(self) -> None:
-        """Flags behind the words are flags."""
+        """Flags after the arguments are parsed as flags."""
         for arguments in (
             ("id", "-o", "json"),
             ("-o", "json", "id"),
@@ -102,7 +102,7 @@ class OptionsTests(SynchronousTestCase):
             self.assertEqual((("id",), True), (options.positionals, options.as_json))
 
     def test_short_flags(self) -> None:
-        """A value stands behind the letter, an equals sign or a space, as with kubectl."""
+        """A short flag's value may follow directly, after an equals sign or after a space."""
         for arguments, namespace, watch in (
             (("-n=x", "-w"), "x", 1),
             (("-nx",), "x", 0),
@@ -116,7 +116,7 @@ class OptionsTests(SynchronousTestCase):
             self.parse(NodesOptions({}), "-o==json")
 
     def test_words(self) -> None:
-        """What is missing and what is too much is said, and what is a bad value."""
+        """Missing, superfluous and invalid arguments and values are reported."""
         for made, arguments, sentence in (
             (RevokeOptions({}), (), "^ID is missing: give it"),
             (RevokeOptions({}), ("a", "b"), "unexpected argument 'b'"),
@@ -148,13 +148,13 @@ class OptionsTests(SynchronousTestCase):
             self.assertEqual((listen,), self.parse(RemoveOptions({}), listen).positionals)
 
     def test_cluster(self) -> None:
-        """A cluster is meant when it is said, or when a kubeconfig or context is named."""
+        """A cluster is queried with --in-cluster, --kubeconfig or --context."""
         for arguments, expected in (
             ((), False),
             ((f"--{IN_CLUSTER.name}",), True),
             (("--context=c",), True),
             (("--kubeconfig=k",), True),
-            # As from a variable of a shell that is empty: kubectl has its usual one then.
+            # An empty value, as from an unset shell variable, selects kubectl's default context.
             (("--context=",), True),
         ):
             options = self.parse(NodesOptions({}), *arguments)
@@ -163,7 +163,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual("text", options.value(OUTPUT))
 
     def test_usage(self) -> None:
-        """It has the words, and which of them can be left out."""
+        """The usage line has the command's arguments, with brackets around optional ones."""
         for name, words in (
             ("man", "man [COMMAND]"),
             ("completion", "completion SHELL"),
@@ -175,14 +175,14 @@ class OptionsTests(SynchronousTestCase):
             self.assertTrue(text.startswith(f"Usage: yurttunnel {words} [options]\n"), text)
 
     def test_empty_values(self) -> None:
-        """They are values, as where a variable of a shell is empty, and take no word."""
+        """An empty value, as from an unset shell variable, does not consume the next argument."""
         with self.assertRaisesRegex(UsageError, "^--namespace: '' is not"):
             self.parse(NodeOptions({}), "--in-cluster", "-n", "", "edge-1")
         options = self.parse(NodeOptions({}), "--context", "", "edge-1")
         self.assertEqual((("edge-1",), True), (options.positionals, options.in_cluster))
 
     def test_what_has_no_effect(self) -> None:
-        """A flag that would change nothing is refused, with what gives it an effect."""
+        """A flag without effect is rejected with the flag that it needs."""
         variable = {"YURTTUNNEL_STATE_DIR": "/v"}
         for made, arguments, sentence in (
             (
@@ -208,7 +208,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertTrue(self.parse(NodesOptions(variable), "--in-cluster", "-n=x").in_cluster)
 
     def test_directory(self) -> None:
-        """It is that of the flag, else of the variable; mostly there is none."""
+        """The state directory comes from the flag or else the variable; the default is none."""
         variable = {"YURTTUNNEL_STATE_DIR": "/v"}
         for environment, arguments, expected in (
             ({}, (), "None"),
@@ -220,10 +220,10 @@ class OptionsTests(SynchronousTestCase):
 
 
 class LogsLevelTests(SynchronousTestCase):
-    """Whose level is asked for, or changed."""
+    """Which process's log level is shown or changed."""
 
     def test_the_directory_of_another_program(self) -> None:
-        """It is not taken where the command line names one; without that it says which is meant."""
+        """The variable's directory is rejected if --program names another program."""
         variable = {"YURTTUNNEL_STATE_DIR": "/server"}
         self.patch(logs, "program_of", lambda process: process.path.parent.name)
         for arguments, program in ((("--program=server",), "server"), ((), "agent")):
@@ -237,10 +237,10 @@ class LogsLevelTests(SynchronousTestCase):
 
 
 class OwnArgumentsTests(SynchronousTestCase):
-    """The flags of a process on its command line."""
+    """The flags on a process's own command line."""
 
     def test_each_form(self) -> None:
-        """They stand behind the program's name, however it was started."""
+        """The flags follow the program's name, however the process was started."""
         for line in (
             ["python", "/opt/bin/twist", "--log-level=warn", "yurttunnel-server", "--v=1"],
             ["python", "/opt/bin/yurttunnel", "server", "--v=1"],

@@ -13,14 +13,14 @@ from yurttunnel.cli.commands import all_commands
 
 
 class ConfigCheckTests(SynchronousTestCase):
-    """It says of a file what a start would say."""
+    """The command reports for a file what a start would report."""
 
     def setUp(self):
-        """Name a file."""
+        """Choose a path."""
         self.path = Path(self.mktemp())
 
     def check(self, text, *flags):
-        """Check a file that says ``text``; standard output, standard error and status."""
+        """Check a file with the content ``text``; return stdout, stderr and the exit status."""
         self.path.write_text(text)
         output, errors = io.StringIO(), io.StringIO()
         self.patch(sys, "stdout", output)
@@ -31,7 +31,7 @@ class ConfigCheckTests(SynchronousTestCase):
         return (*texts, ended.code)
 
     def test_a_file_in_order(self):
-        """It is said for which program: the one whose flags its keys are."""
+        """A valid file is reported with the program that has all its keys."""
         server = 'standalone = true\nstate-dir = "S"\nforward = ["9000=edge-1/a:80"]'
         agent = 'node-name = "n"\nnode-ip = "192.0.2.1"\nallow-destination = ["a:80"]'
         hub = 'node-name = "n"\nserver-addr = "https://192.0.2.1"\nmax-watches = 5'
@@ -40,7 +40,7 @@ class ConfigCheckTests(SynchronousTestCase):
             self.assertEqual((f"FILE is valid for yurttunnel {name}\n", "", 0), self.check(text))
 
     def test_no_name(self):
-        """It is not the current directory."""
+        """An empty path is rejected, and is not the current directory."""
         errors = io.StringIO()
         self.patch(sys, "stderr", errors)
         command, arguments = all_commands().find(["config", "check", ""])
@@ -49,7 +49,7 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertEqual((expected, 64), (errors.getvalue(), ended.code))
 
     def test_a_pipe(self):
-        """One that could be read once only is not said to be empty, which it is not."""
+        """A pipe is rejected, since it can be read only once."""
         os.mkfifo(self.path)
         errors = io.StringIO()
         self.patch(sys, "stderr", errors)
@@ -59,7 +59,7 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertEqual(1, ended.code)
 
     def test_one_that_cannot_be_looked_at(self):
-        """Why is told, as of one that cannot be read."""
+        """A path that cannot be examined is reported with the error."""
         errors = io.StringIO()
         self.patch(sys, "stderr", errors)
         command, arguments = all_commands().find(["config", "check", "a" * 300])
@@ -68,7 +68,7 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertEqual(64, ended.code)
 
     def test_nothing(self):
-        """A comment alone is valid for each program; what one needs is told when it is named."""
+        """A file with only comments is valid; with --program it is checked for that program."""
         text = "# v = 2\n"
         self.assertEqual(("FILE is valid, but sets nothing\n", "", 0), self.check(text))
         output, _, status = self.check(text, "--program=agent")
@@ -76,13 +76,13 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertIn("FILE is valid for yurttunnel agent\n", output)
 
     def test_what_a_program_needs_beside_it(self):
-        """It may stand on the command line."""
+        """A required flag that is missing from the file may be on the command line."""
         output, errors, status = self.check("v = 2", "--program=agent")
         self.assertEqual(("", 0), (errors, status))
         self.assertIn("--node-name is missing", output)
 
     def test_what_is_wrong(self):
-        """One line names the file and the key."""
+        """An error is one line with the file and the key."""
         for text, expected in {
             'forwards = ["a"]\nstandalone = true': (
                 "FILE: forwards: unknown key: did you mean forward?"
@@ -96,7 +96,7 @@ class ConfigCheckTests(SynchronousTestCase):
             'standalone = true\nstate-dir = "~/S"': (
                 "FILE: state-dir: '~/S': nothing replaces the ~ here: write the whole path"
             ),
-            # Each value is looked at, also where another one is missing.
+            # Every value is checked, even if a required one is missing.
             'node-ip = "x"\nallow-destination = []': "FILE: node-ip: 'x' is not an IP address",
         }.items():
             output, errors, status = self.check(text)
@@ -105,7 +105,7 @@ class ConfigCheckTests(SynchronousTestCase):
             self.assertEqual(1, errors.count("\n"))
 
     def test_a_file_that_is_not_there(self):
-        """It is said so."""
+        """A missing file is reported."""
         self.path.write_text("")
         command, arguments = all_commands().find(["config", "check", f"{self.path}-"])
         errors = io.StringIO()

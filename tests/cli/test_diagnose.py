@@ -1,4 +1,4 @@
-"""Where ``yurttunnel diagnose`` looks for the files of the process."""
+"""Where ``yurttunnel diagnose`` finds the files of a process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from yurttunnel.ops.diagnose.files import files_part
 from yurttunnel.ops.diagnose.subject import Subject
 
 WAITING = [sys.executable, "-S", "-c", "input(chr(10))"]
-"""A process that says that it runs, and does nothing until its input ends."""
+"""A process that reports its start and waits for the end of its input."""
 
 HUB = ("--node-name=a", "--server-addr=https://a:1", "--bootstrap-mode=kubeletcertificate")
 
@@ -34,10 +34,10 @@ SECRET = "-----BEGIN PRIVATE KEY-----"
 
 
 class DiagnosingTestCase(SynchronousTestCase):
-    """With a process of another working directory than the command's."""
+    """Diagnosis of a process whose working directory differs from the command's."""
 
     def setUp(self) -> None:
-        """Make both directories, with one of the same name in each, and keep the subject."""
+        """Make both directories with the same subdirectories, and capture the subject."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.there, self.here = (Path(directory.name, name) for name in ("there", "here"))
@@ -48,14 +48,14 @@ class DiagnosingTestCase(SynchronousTestCase):
         self.patch(command, "diagnose", self.written)
 
     def written(self, subject: Subject, output: Path | None, screen: TextIO) -> int:
-        """Note what is diagnosed, what is found wrong with its files, and from where."""
+        """Record the subject, the findings about its files, and the working directory."""
         self.subject, self.from_where = subject, Path.cwd()
         now = datetime.datetime.now(datetime.UTC)
         self.findings = files_part(subject.directories, subject.files, now).findings
         return 0
 
     def start(self, program: str, *arguments: str) -> None:
-        """Start a process with this command line, which is found in the directory ``state``."""
+        """Start a process with a command line; discovery finds it in the directory ``state``."""
         self.program = program
         child = subprocess.Popen(
             [*WAITING, program, *arguments],
@@ -65,23 +65,23 @@ class DiagnosingTestCase(SynchronousTestCase):
             env={"HOME": "/home/u"},
         )
         self.addCleanup(child.communicate, b"\n")
-        # Its command line can be read when it has begun.
+        # The command line is readable once the process has started.
         child.stdout.readline()
         found = SimpleNamespace(path=self.there / "state" / SOCKET, pid=lambda: child.pid)
         self.patch(ClientOptions, "process", lambda options, program: found)
 
     def diagnose(self, *flags: str) -> None:
-        """Diagnose it."""
+        """Run the command."""
         options = diagnose.DiagnoseOptions({})
         options.parseOptions(["--program", self.program, *flags])
         self.assertEqual(0, diagnose.diagnose(options))
 
 
 class DirectoryTests(DiagnosingTestCase):
-    """A process of another working directory than the command's, and perhaps another user."""
+    """The process may have another working directory and another user than the command."""
 
     def test_relative_paths(self) -> None:
-        """They are relative to where the process was started, wherever the bundle goes."""
+        """Relative paths are resolved in the process's working directory."""
         key = self.there / "state" / "pki" / "node.key"
         key.write_text(SECRET)
         key.chmod(0o644)
@@ -96,7 +96,7 @@ class DirectoryTests(DiagnosingTestCase):
             self.assertEqual(self.here, self.from_where)
 
     def test_files(self) -> None:
-        """Single files are meant likewise; an absolute path stays as it is."""
+        """Paths of files are resolved in the same way; absolute paths are unchanged."""
         for given, meant in ("ca.crt", self.there / "ca.crt"), ("/ca.crt", Path("/ca.crt")):
             self.start("server", "--standalone", "--state-dir=state", f"--kubelet-ca={given}")
             self.diagnose()
@@ -104,7 +104,7 @@ class DirectoryTests(DiagnosingTestCase):
             self.assertEqual((self.there / "state",), self.subject.directories)
 
     def test_a_directory_that_is_gone(self) -> None:
-        """Of a process whose working directory was removed all else is diagnosed."""
+        """A process whose working directory was removed is diagnosed without relative paths."""
         self.there = self.there / "gone"
         self.there.mkdir()
         self.start("hub", *HUB, "--root-dir=state", "--disk-cache-path=/cache")
@@ -113,7 +113,7 @@ class DirectoryTests(DiagnosingTestCase):
         self.assertEqual(Path("/cache"), self.subject.directories[1])
 
     def test_without_a_working_directory(self) -> None:
-        """Who is in a directory that was removed can diagnose, and is back there."""
+        """The command works in a removed working directory, and stays in it."""
         self.start("hub", *HUB, "--root-dir=state", "--disk-cache-path=/cache")
         gone = self.here / "gone"
         gone.mkdir()
@@ -124,7 +124,7 @@ class DirectoryTests(DiagnosingTestCase):
         self.assertRaises(FileNotFoundError, Path.cwd)
 
     def test_usual_directories(self) -> None:
-        """Root sees those of the user whose process it is, not its own usual ones."""
+        """Root diagnoses the default directories of the process's user, not its own."""
         self.patch(os, "geteuid", lambda: 0)
         for program, flags in (("server", ()), ("agent", AGENT)):
             self.start(program, "--standalone", *flags)
@@ -133,10 +133,10 @@ class DirectoryTests(DiagnosingTestCase):
 
 
 class ToldTests(DiagnosingTestCase):
-    """What the process says of itself counts, since files of ``--config`` change."""
+    """The process's own answers take precedence, since --config files may have changed."""
 
     def setUp(self) -> None:
-        """Have it answer."""
+        """Make the process answer."""
         super().setUp()
         self.told = {"program": "yurttunnel-agent", "status_page": "http://[::1]:4711/"}
         self.patch(Process, "get", lambda process, page: self.told)
@@ -144,13 +144,13 @@ class ToldTests(DiagnosingTestCase):
         self.config.write_text("standalone = true\nmeta-port = 10300\n")
 
     def test_a_port_that_takes_a_restart(self) -> None:
-        """The meta port is the one that it has, and not the one that the file says by now."""
+        """The meta port comes from the process, not from the changed file."""
         self.start("agent", *AGENT, "--config=agent.toml")
         self.diagnose()
         self.assertEqual(("::1", 4711), (self.subject.meta_host, self.subject.meta_port))
 
     def test_a_broken_file(self) -> None:
-        """What can be known without flags is diagnosed, and it is told that they are not."""
+        """With an invalid file everything but the flags is diagnosed, and the error is reported."""
         self.start("agent", *AGENT, "--config=agent.toml")
         for break_it in (lambda: self.config.write_text("v = []"), self.config.unlink):
             break_it()
@@ -164,7 +164,7 @@ class ToldTests(DiagnosingTestCase):
             self.assertEqual(("--join-token",), self.subject.secret_flags)
 
     def test_a_broken_file_of_one_that_hangs(self) -> None:
-        """There it is an error: nobody says where its meta port is."""
+        """An invalid file is an error if the process hangs, since its meta port is unknown."""
 
         def hang(process: Process, page: str) -> None:
             raise NoResponse("it runs")

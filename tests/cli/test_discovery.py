@@ -1,4 +1,4 @@
-"""Which process a command is about."""
+"""Selection of the process that a command queries."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ LINE = "0000000000000000: 00000002 00000000 00010000 0001 01 12345 {}\n"
 
 
 class RunningTests(SynchronousTestCase):
-    """Sockets that the kernel lists."""
+    """Sockets in the kernel's table."""
 
     def setUp(self) -> None:
-        """Make a directory with a socket in it."""
+        """Make a directory with a socket."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name, "with blanks")
@@ -34,20 +34,20 @@ class RunningTests(SynchronousTestCase):
             listening.bind(str(self.path))
 
     def running_processes(self, *paths: object) -> list[Path]:
-        """Return what is found when these are listed."""
+        """Return the processes that are found for a table with ``paths``."""
         table = self.directory / "unix"
         table.write_text(TABLE + "".join(LINE.format(path) for path in paths) + LINE.format("\n"))
         return [each.path for each in discovery.running_processes(table)]
 
     def test_found(self) -> None:
-        """Each is found once, by its name, and others are not asked."""
+        """A socket is found once, by its name; other sockets are ignored."""
         other = self.directory / "docker.sock"
         self.assertEqual(
             [self.path], self.running_processes(self.path, self.path, other, "@abstract")
         )
 
     def test_not_ours(self) -> None:
-        """What is another user's, no socket, or gone is passed over."""
+        """Sockets of other users, missing sockets and other files are ignored."""
         file = self.directory / "d" / SOCKET
         file.parent.mkdir()
         file.touch()
@@ -57,15 +57,15 @@ class RunningTests(SynchronousTestCase):
         self.assertEqual(expected, self.running_processes(self.path))
 
     def test_no_table(self) -> None:
-        """Where the kernel lists nothing, nothing is found."""
+        """Without the kernel's table no process is found."""
         self.assertEqual([], discovery.running_processes(self.directory / "missing"))
 
 
 class AnswerTests(SynchronousTestCase):
-    """What a process answers."""
+    """Responses of a process."""
 
     def refused(self, answer: bytes, **parameters: str) -> str:
-        """Return what is said of an answer, to a request that is kept."""
+        """Return the error for a response; the request is recorded."""
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
             path = Path(directory, SOCKET)
             listening.bind(str(path))
@@ -86,23 +86,23 @@ class AnswerTests(SynchronousTestCase):
                 serving.join()
 
     def test_errors(self) -> None:
-        """Its sentence is told, without what moves the cursor, and never nothing."""
+        """The error has the response's text without control characters, or else its status."""
         head = b"HTTP/1.1 409 Conflict\r\nConnection: close\r\n\r\n"
         self.assertEqual("it \\x1b is there", self.refused(head + b"it \x1b is there\n"))
         self.assertRegex(self.refused(head), f"{SOCKET}: it responds with status 409$")
 
     def test_bytes_of_all_kinds(self) -> None:
-        """A word that is no UTF-8 is sent as it was typed, for the process to refuse."""
+        """An argument that is not UTF-8 is sent unchanged, and the process rejects it."""
         word = os.fsdecode(b"edge-\xff")
         self.assertEqual("no", self.refused(b"HTTP/1.0 400 Bad\r\n\r\nno\n", node=word))
         self.assertIn(b"POST /v1/revocations?node=edge-%FF HTTP/1.1\r\n", self.request)
 
 
 class NoAnswerTests(SynchronousTestCase):
-    """Where nobody can be asked."""
+    """Processes that cannot be queried."""
 
     def test_below_what_is_gone(self) -> None:
-        """A path below a working directory that was removed is refused, a whole one is taken."""
+        """In a removed working directory relative paths are rejected and absolute ones accepted."""
         self.addCleanup(os.chdir, os.getcwd())
         with tempfile.TemporaryDirectory() as directory:
             os.chdir(directory)
@@ -111,7 +111,7 @@ class NoAnswerTests(SynchronousTestCase):
         self.assertEqual(Path("/state", SOCKET), discovery.process_in(Path("/state")).path)
 
     def test_the_socket_in_place_of_its_directory(self) -> None:
-        """It is said what to name."""
+        """The path of a socket in place of its directory is reported with the path to give."""
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
             path = Path(directory, SOCKET)
             listening.bind(str(path))
@@ -119,7 +119,7 @@ class NoAnswerTests(SynchronousTestCase):
         self.assertEqual(f"{path} is not a directory: name the one that has {SOCKET}", str(error))
 
     def test_who_asks_for_the_pid(self) -> None:
-        """It is told the same as who asks for a page, also of a path that no socket can have."""
+        """A query for the process id reports the same errors as one for a page."""
         with tempfile.TemporaryDirectory() as directory:
             for path in (Path(directory, SOCKET), Path(directory, "a" * 100, SOCKET)):
                 process = Process(path)
@@ -128,10 +128,10 @@ class NoAnswerTests(SynchronousTestCase):
 
 
 class SilentTests(SynchronousTestCase):
-    """A process that listens, and hangs."""
+    """A process that listens but hangs."""
 
     def setUp(self) -> None:
-        """Listen, with room for one connection."""
+        """Listen with a backlog of one connection."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.directory = Path(directory.name)
@@ -143,12 +143,12 @@ class SilentTests(SynchronousTestCase):
         self.process = Process(self.path, 0.1)
 
     def test_no_answer(self) -> None:
-        """It is not taken for one that does not run."""
+        """A process that does not respond is reported as running."""
         error = self.assertRaises(NoResponse, self.process.get, "/v1/process")
         self.assertEqual(f"{self.path}: it runs, but did not respond within 0.1 s", str(error))
 
     def test_no_room(self) -> None:
-        """Nor is one that takes no connection any more, for which nobody waits."""
+        """A process whose backlog is full is reported as running, without waiting."""
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.connect(str(self.path))
             for ask in (self.process.pid, lambda: self.process.get("/v1/process")):
@@ -159,11 +159,11 @@ class SilentTests(SynchronousTestCase):
                 )
 
     def test_the_pid(self) -> None:
-        """The kernel says it all the same."""
+        """The kernel returns the process id although the process hangs."""
         self.assertEqual(os.getpid(), self.process.pid())
 
     def test_it_may_be_meant(self) -> None:
-        """Nobody is told to start a second one, but to name it."""
+        """The error asks for --state-dir and does not suggest starting a second process."""
         error = self.assertRaises(
             CommandFailed, discovery.select_process, None, "server", [self.process]
         )
@@ -175,32 +175,32 @@ class SilentTests(SynchronousTestCase):
 
 
 class OneTests(SynchronousTestCase):
-    """The one that is meant."""
+    """Selection among several processes."""
 
     def setUp(self) -> None:
-        """Have the processes say what they are by their directories."""
+        """Derive the program of a process from its directory."""
         self.patch(discovery, "program_of", self.program_of)
 
     def program_of(self, process: Process) -> str:
-        """Return it, unless the process is silent."""
+        """Return the program, unless the process hangs."""
         name = process.path.parent.name
         if name == "silent":
             raise NoResponse(f"{process.path}: it runs")
         return name
 
     def select_process(self, *paths: str, state_dir: str | None = None) -> str:
-        """Return which server is meant."""
+        """Return the path of the selected server."""
         processes = [Process(Path(path)) for path in paths]
         named = None if state_dir is None else Path(state_dir)
         return str(discovery.select_process(named, "server", processes).path)
 
     def test_the_only_one(self) -> None:
-        """It is, beside an agent; a directory that is named counts before all."""
+        """The only server is selected, whatever else runs; --state-dir takes precedence."""
         self.assertEqual("/1/server/s", self.select_process("/1/server/s", "/1/agent/s"))
         self.assertEqual(f"/x/{SOCKET}", self.select_process("/1/server/s", state_dir="/x"))
 
     def test_beside_a_silent_one(self) -> None:
-        """It is, and the other, which may be meant, is named; without it all of those are."""
+        """A process that does not respond is reported beside the server, or as a candidate."""
         beside = io.StringIO()
         with contextlib.redirect_stderr(beside):
             self.assertEqual("/1/server/s", self.select_process("/2/silent/s", "/1/server/s"))
@@ -209,7 +209,7 @@ class OneTests(SynchronousTestCase):
             self.select_process("/1/agent/s", "/2/silent/s", "/3/silent/s")
 
     def test_none_or_several(self) -> None:
-        """It is said what to name."""
+        """Without a server, and with several, the error says how to select one."""
         sentence = (
             r"^no server of this user runs on this machine: start one \(yurttunnel server --help"
             r" shows how\), name its directory with --state-dir, or run this as its user or root$"

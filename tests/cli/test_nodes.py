@@ -1,4 +1,4 @@
-"""Nodes as several servers tell of them, and what has changed."""
+"""Merging the nodes that several servers report, and detecting changes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class MergedTests(SynchronousTestCase):
     """Each node is listed once."""
 
     def test_the_best_counts(self) -> None:
-        """A node that any server has is connected, whatever the others have lost."""
+        """The best state that any server reports counts."""
         told = merged(
             [
                 [node("b", "lost"), node("a", "absent", None), node("c", "waiting")],
@@ -40,19 +40,19 @@ class MergedTests(SynchronousTestCase):
         )
 
     def test_who_has_it_tells(self) -> None:
-        """The server that has the session tells of it, not one that knows the way."""
+        """A server with a session takes precedence over one that reaches the node through it."""
         ways = [node("a", "connected", None, through="server-2")], [node("a", "connected")]
         for order in (ways, ways[::-1]):
             [told] = merged(order)
             self.assertIsNone(told["through"])
 
     def test_nothing(self) -> None:
-        """Without servers, or nodes, there are none."""
+        """Without servers or nodes the result is empty."""
         self.assertEqual([], merged([]))
         self.assertEqual([], merged([[], []]))
 
     def test_nobody_has_come(self) -> None:
-        """A list without a node has its headings, and beside them how one comes."""
+        """An empty list has its headings, and a note on how to add a node."""
         options = NodesOptions()
         options.parseOptions([])
         self.patch(NodesOptions, "servers", lambda options: [])
@@ -64,7 +64,7 @@ class MergedTests(SynchronousTestCase):
 
 
 class Told:
-    """A server that tells of some nodes, or has gone since it was found."""
+    """A server that reports some nodes, or has gone since it was found."""
 
     name = ""
 
@@ -72,7 +72,7 @@ class Told:
         self.known = known
 
     def get(self, page: str):
-        """Answer."""
+        """Return the page."""
         if not self.known:
             raise CommandFailed("kubectl: pods s-1 not found")
         if page == "/nodes":
@@ -87,16 +87,16 @@ NODE = node("a", "connected", rtt_seconds=None, streams=None, version="", addres
 
 
 class GoneTests(SynchronousTestCase):
-    """Servers that go, as each of them does in an update, between being found and being asked."""
+    """Servers that stop between discovery and query, as in a rolling update."""
 
     def setUp(self) -> None:
-        """Collect what is printed."""
+        """Capture the output."""
         self.shown, self.beside = io.StringIO(), io.StringIO()
         self.looks: list[list[Told]] = []
         self.patch(time, "sleep", lambda seconds: None)
 
     def run_command(self, options, act, *arguments: str) -> None:
-        """Have a command ask the servers of each look."""
+        """Run a command; each query finds the servers of the next look."""
 
         def servers(options):
             if not self.looks:
@@ -112,7 +112,7 @@ class GoneTests(SynchronousTestCase):
             act(options)
 
     def test_the_others_are_asked(self) -> None:
-        """What they know is shown, and beside it who was not asked."""
+        """The nodes of the other servers are shown, and the failed query is reported."""
         for options, act, words in (
             (NodesOptions(), nodes, ()),
             (NodeOptions(), told_of_one, ("a",)),
@@ -123,13 +123,13 @@ class GoneTests(SynchronousTestCase):
         self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
 
     def test_nobody_is_left(self) -> None:
-        """The command fails, and says why."""
+        """If no server responds, the command fails with the reason."""
         self.looks = [[Told(), Told()]]
         with self.assertRaisesRegex(CommandFailed, "pods s-1 not found"):
             self.run_command(NodesOptions(), nodes)
 
     def test_a_node_that_nobody_knows(self) -> None:
-        """It is another matter than a server that does not answer."""
+        """An unknown node is reported as such, although one server does not respond."""
         known = [Told(), Told(NODE, {**NODE, "node": "edge-1"})]
         for name, meant in (("b", "yurttunnel nodes lists what is"), ("egde-1", "did you mean")):
             self.looks = [known, known]
@@ -137,7 +137,7 @@ class GoneTests(SynchronousTestCase):
                 self.run_command(NodeOptions(), told_of_one, name)
 
     def test_watched(self) -> None:
-        """Servers are found anew at each look; while there is none it is waited, which is told."""
+        """--watch finds servers at each look; it reports once that there are none, and retries."""
         lost = {**NODE, "state": "lost"}
         self.looks = [[Told(NODE)], [Told()], [Told()], [Told(lost)], [Told()], [Told(NODE)]]
         with self.assertRaises(KeyboardInterrupt):
@@ -148,7 +148,7 @@ class GoneTests(SynchronousTestCase):
         self.assertEqual(2 * said, self.beside.getvalue())
 
     def test_one_that_is_never_asked(self) -> None:
-        """One of several servers that cannot be asked is told of once as long as that lasts."""
+        """A server that cannot be queried is reported once until it recovers."""
         gone, both = [Told(), Told(NODE)], [Told(NODE), Told(NODE)]
         self.looks = [gone, gone, gone, both, gone]
         with self.assertRaises(KeyboardInterrupt):
@@ -156,7 +156,7 @@ class GoneTests(SynchronousTestCase):
         self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
 
     def test_one_that_is_not_asked_once(self) -> None:
-        """The nodes of a server that was not asked at one look have not changed for that."""
+        """Nodes of a server that missed one query are not shown as changed."""
         other = {**NODE, "node": "b"}
         self.looks = [[Told(NODE), Told(other)], [Told(), Told(other)], [Told(NODE), Told(other)]]
         with self.assertRaises(KeyboardInterrupt):
@@ -164,7 +164,7 @@ class GoneTests(SynchronousTestCase):
         self.assertEqual(2, self.shown.getvalue().count("connected"))
 
     def test_others_know_less(self) -> None:
-        """What others say of such a node, as each does of all in a cluster, is no change either."""
+        """Other servers' lesser knowledge of such a node is not shown as a change."""
         seen = {**NODE, "since": None, "through": "192.0.2.1:10262"}
         missed = {**NODE, "state": "absent", "since": None}
         for less in (seen, missed):
@@ -175,7 +175,7 @@ class GoneTests(SynchronousTestCase):
         self.assertEqual(["NODE", "a"] * 2, self.first_words())
 
     def test_a_server_that_is_there_no_longer(self) -> None:
-        """What it told counts no more: the node is as the others say."""
+        """A server that is gone no longer counts; its nodes have the state that others report."""
         lost = {**NODE, "state": "lost"}
         self.looks = [[Told(lost), Told(NODE)], [Told(lost), Told()], [Told(lost)]]
         with self.assertRaises(KeyboardInterrupt):
@@ -184,11 +184,11 @@ class GoneTests(SynchronousTestCase):
         self.assertIn("lost", self.shown.getvalue().splitlines()[-1])
 
     def first_words(self) -> list[str]:
-        """Return that of each line that was shown."""
+        """Return the first word of each line of output."""
         return [line.split()[0] for line in self.shown.getvalue().splitlines()]
 
     def test_watched_by_a_program(self) -> None:
-        """It gets an object in each line, of the nodes that are there and of those that change."""
+        """As JSON, --watch prints an object per line: first all nodes, then each change."""
         lost, other = {**NODE, "state": "lost"}, {**NODE, "node": "b"}
         self.looks = [[Told(NODE, other)], [Told(lost, other)]]
         with self.assertRaises(KeyboardInterrupt):
@@ -198,10 +198,10 @@ class GoneTests(SynchronousTestCase):
 
 
 class ChangedTests(SynchronousTestCase):
-    """What --watch prints."""
+    """The nodes that --watch prints."""
 
     def test_changes(self) -> None:
-        """New nodes, and those in another state or since another time, and no others."""
+        """New nodes and nodes with a new state or time are printed, and no others."""
         before = [node("a", "connected"), node("b", "connected"), node("c", "lost")]
         after = [
             node("a", "connected"),
@@ -213,10 +213,10 @@ class ChangedTests(SynchronousTestCase):
 
 
 class DescribedTests(SynchronousTestCase):
-    """What is printed of one node."""
+    """The description of one node."""
 
     def test_text(self) -> None:
-        """A line for each value, and a table for each list, without what moves a cursor."""
+        """Values are lines, lists are tables, and control characters are escaped."""
         session = {
             "node": "edge-1", "session": "0edd9d4af7cd4665441813007a49d402", "connected": True,
             "since": "2026-01-01T00:00:00Z", "rtt_seconds": 0.00123, "streams": 2,
@@ -247,10 +247,10 @@ class DescribedTests(SynchronousTestCase):
 
 
 class TargetTests(SynchronousTestCase):
-    """Whether an agent lets a target be reached that was told nothing."""
+    """Targets that an agent denies by default."""
 
     def test_on_loopback(self) -> None:
-        """Those of loopback it does not, but for the kubelet's."""
+        """Targets on loopback are denied, except the kubelet's port."""
         for target, denied in (
             ("127.0.0.1:80", True),
             ("[::1]:80", True),
@@ -265,21 +265,21 @@ class OutputTests(SynchronousTestCase):
     """Tables and ages."""
 
     def test_table(self) -> None:
-        """Columns are as wide as what is in them, and nothing moves the cursor."""
+        """Columns fit their content, and control characters are escaped."""
         self.assertEqual(
             "A         BB\nlonger    1\n\\x1b[31m  é\n",
             output.table(("A", "BB"), [("longer", 1), ("\x1b[31m", "é")]),
         )
 
     def test_age(self) -> None:
-        """Two units are enough."""
+        """An age has at most two units."""
         now = datetime.datetime(2026, 1, 3, 1, 0, 5, tzinfo=datetime.UTC)
         for moment, expected in (
             ("2026-01-03T01:00:05Z", "0s"),
             ("2026-01-03T00:59:00Z", "1m5s"),
             ("2026-01-03T00:00:05Z", "1h"),
             ("2026-01-01T00:00:05Z", "2d1h"),
-            # The clocks of two machines are never the same.
+            # The clock of the other machine may be ahead.
             ("2026-01-03T01:00:09Z", "0s"),
             (None, "-"),
         ):

@@ -1,4 +1,4 @@
-"""``kubectl yurttunnel``: it asks a cluster, and says what there is in place of the rest."""
+"""``kubectl yurttunnel``: it queries a cluster and names alternatives for other commands."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ IN_POD = "is for a process: in a server's pod, kubectl exec POD -- yurttunnel"
 
 
 class PluginTests(SynchronousTestCase):
-    """The command under the name by which kubectl finds it."""
+    """The command under the name that kubectl looks for."""
 
     def ended(self, *arguments: str) -> tuple[str, str, int]:
-        """Run a command: what it prints, what it says is wrong, and its status."""
+        """Run a command; return stdout, stderr and the exit status."""
         self.patch(sys, "argv", ["/usr/local/bin/kubectl-yurttunnel", *arguments])
         shown, beside = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
@@ -32,7 +32,7 @@ class PluginTests(SynchronousTestCase):
         return shown.getvalue(), beside.getvalue(), ending.code
 
     def test_what_asks_no_cluster(self) -> None:
-        """It is refused with what serves in its place there, and does not look at this machine."""
+        """A command that cannot query a cluster is rejected with an alternative."""
         for words, cure in {
             "logs-level": f"logs-level {IN_POD} logs-level",
             "forward ls": f"forward ls {IN_POD} forward ls",
@@ -43,7 +43,7 @@ class PluginTests(SynchronousTestCase):
             " take its kubelet's credentials away, too, or it registers anew",
             "server": "server asks no cluster: run it without kubectl, yurttunnel server",
             "man status": "man asks no cluster: run it without kubectl, yurttunnel man",
-            # Help with what is refused is of no use.
+            # Help for a rejected command is rejected as well.
             "token": "token: a cluster has no join tokens, its agents get their certificates from"
             " it",
             "forward --help": f"forward {IN_POD} forward",
@@ -53,7 +53,7 @@ class PluginTests(SynchronousTestCase):
             self.assertEqual(("", f"kubectl yurttunnel: {cure}\n", STATUS), told)
 
     def test_what_asks(self) -> None:
-        """Those that can ask a cluster do, without a flag, and have none for a process."""
+        """Commands that can query a cluster need no flag for it; all others have an alternative."""
         names = [each.name for each in PLUGIN_COMMANDS.each()]
         for command in all_commands().each():
             asks = IN_CLUSTER in command.options().table
@@ -65,7 +65,7 @@ class PluginTests(SynchronousTestCase):
         self.assertEqual([True], asked)
 
     def test_its_name(self) -> None:
-        """Everything that is wrong is said by the command that was called."""
+        """Errors begin with the name by which the command was called."""
 
         def refuse(options: NodesOptions) -> NoReturn:
             raise CommandFailed("kubectl: Forbidden")
@@ -107,7 +107,7 @@ class PluginTests(SynchronousTestCase):
             self.assertEqual(("", f"kubectl yurttunnel{sentence}\n", status), told)
 
     def test_help(self) -> None:
-        """It lists what can be done so, and where the rest is."""
+        """The help lists the plugin's commands and refers to the others."""
         shown, _, status = self.ended("--help")
         listed = [line.split()[0] for line in shown.splitlines() if line.startswith("  ")]
         self.assertEqual((["status", "nodes", "node"], 0), (listed, status))
@@ -115,7 +115,7 @@ class PluginTests(SynchronousTestCase):
         self.assertIn("without kubectl: yurttunnel --help.", shown)
 
     def test_help_of_a_command(self) -> None:
-        """It is called by its name there, and no flag is about this machine."""
+        """A command's help has the plugin's name and no flags for local processes."""
         for name, words in (
             ("nodes", ("nodes", "--help")),
             ("nodes", ("help", "nodes")),

@@ -1,4 +1,4 @@
-"""What commands print of what a process answers."""
+"""The output of commands for a process's responses."""
 
 from __future__ import annotations
 
@@ -30,29 +30,29 @@ NOW = 1_800_000_000.0
 
 
 class Answering:
-    """A process that answers with ``pages``, and has one more where something is posted."""
+    """A process that serves ``pages`` and echoes posted parameters."""
 
     def __init__(self, **pages: object) -> None:
         self.path = Path("/state/yurttunnel.sock")
         self.pages = pages
 
     def get(self, page: str):
-        """Answer."""
+        """Return a page, or fail as if the process had ended."""
         name = page.rpartition("/")[2]
         if name not in self.pages:
             raise CommandFailed("it has just ended")
         return json.loads(json.dumps(self.pages[name]))
 
     def post(self, page: str, **parameters: str):
-        """Answer with what came."""
+        """Return the page's name and the parameters."""
         return {"page": page, **parameters}
 
 
 class Silent(Answering):
-    """A process that hangs, from its first page on or from the one behind."""
+    """A process that hangs on every page that it does not have."""
 
     def get(self, page: str):
-        """Answer with nothing."""
+        """Return a page, or hang."""
         try:
             return super().get(page)
         except CommandFailed:
@@ -60,10 +60,10 @@ class Silent(Answering):
 
 
 class PrintedTests(SynchronousTestCase):
-    """Each command, asking a process that the test plays."""
+    """The output of each command, with a fake process."""
 
     def printed(self, act, options, *arguments: str, process: Answering | None = None) -> str:
-        """Return what a command prints."""
+        """Return the output of a command."""
         self.patch(output, "now", lambda: datetime.datetime.fromtimestamp(NOW, datetime.UTC))
         self.patch(ClientOptions, "process", lambda options, program: process)
         options.parseOptions(arguments)
@@ -73,7 +73,7 @@ class PrintedTests(SynchronousTestCase):
         return shown.getvalue()
 
     def test_tokens(self) -> None:
-        """Their ages, ends, and which is in the file."""
+        """Tokens are listed with age, expiry, and whether they are in the file."""
         good = [
             {"id": "a", "created": timestamp(NOW - 90), "expires": "soon", "in_file": True},
             {"id": "b", "created": timestamp(NOW - 7200), "expires": "later", "in_file": False},
@@ -86,7 +86,7 @@ class PrintedTests(SynchronousTestCase):
         )
 
     def test_a_token_that_is_revoked(self) -> None:
-        """Its secret is not sent; programs get what the process has answered."""
+        """Revoking a token sends only its id; JSON output is the process's response."""
         for arguments, expected in (
             (("a.secret",), "join token a is revoked\n"),
             (("a.secret", "-o", "json"), output.as_json({"page": "/v1/tokens/revoke", "id": "a"})),
@@ -96,12 +96,12 @@ class PrintedTests(SynchronousTestCase):
             self.assertEqual(expected, shown)
 
     def test_a_node_is_revoked_whatever_else_fails(self) -> None:
-        """A server that cannot show its nodes takes the access away all the same."""
+        """A node is revoked although the server's list of nodes cannot be read."""
         shown = self.printed(revoke, RevokeOptions(), "edge-1", "-o", "json", process=Answering())
         self.assertEqual({"page": "/v1/revocations", "node": "edge-1"}, json.loads(shown))
 
     def test_forwards(self) -> None:
-        """Where they listen and lead, and who has opened them."""
+        """Forwards are listed with address, target and origin; without any there is a note."""
         entry = {"listen": "127.0.0.1:9", "node": "a", "target": "b:1", "connections": 2}
         process = Answering(forwards={"forwards": [{**entry, "origin": "command"}]})
         head, line = self.printed(list_forwards, ForwardListOptions(), process=process).splitlines()
@@ -117,7 +117,7 @@ class PrintedTests(SynchronousTestCase):
         )
 
     def test_no_forward_at_a_terminal(self) -> None:
-        """The note follows the headings, also where what is printed is gathered."""
+        """The note follows the headings although stdout is buffered."""
         process, terminal = Answering(forwards={"forwards": []}), io.BytesIO()
         self.patch(ClientOptions, "process", lambda options, program: process)
         gathered = io.TextIOWrapper(terminal)
@@ -131,7 +131,7 @@ class PrintedTests(SynchronousTestCase):
         self.assertEqual([b"LISTEN", b"no"], [line.split()[0] for line in shown.splitlines()])
 
     def test_a_diagnosis_without_a_file(self) -> None:
-        """What is wrong is said by the command, as by all others."""
+        """A bundle that cannot be written is reported like other errors of commands."""
         process = SimpleNamespace(path=Path("/state/yurttunnel.sock"), pid=os.getpid)
         self.patch(ClientOptions, "process", lambda options, program: process)
         self.patch(diagnose, "own_arguments", lambda program, arguments: [])
@@ -152,7 +152,7 @@ class PrintedTests(SynchronousTestCase):
         )
 
     def test_status(self) -> None:
-        """Those that have just ended are left out; what is wrong with the others is told."""
+        """The status shows failed checks, and leaves out processes that have just ended."""
         told = {
             "program": "yurthub", "version": "1", "node": "edge-1", "ready": False, "pid": 7,
             "since": timestamp(NOW - 60), "status_page": "http://127.0.0.1:10267/",
@@ -181,7 +181,7 @@ class PrintedTests(SynchronousTestCase):
             self.printed(status.status, StatusOptions())
 
     def test_status_of_one_that_is_silent(self) -> None:
-        """It is told beside those that answer, and is not ready; nothing is said to be missing."""
+        """A process that hangs is reported beside the others and counts as not ready."""
         told = {
             "program": "yurttunnel-agent", "version": "1", "node": "edge-1", "ready": True,
             "pid": 7, "since": timestamp(NOW - 60), "status_page": "http://127.0.0.1:10266/",
@@ -203,7 +203,7 @@ class PrintedTests(SynchronousTestCase):
             self.assertEqual(1, self.status)
 
     def test_help(self) -> None:
-        """A word with which several commands begin has help of its own, also with more behind."""
+        """The first word of two-word commands has help of its own."""
         for arguments, first, ended in (
             (["token", "--help"], "Usage: yurttunnel token COMMAND [flags]", 0),
             (["help", "token"], "Usage: yurttunnel token COMMAND [flags]", 0),
@@ -218,7 +218,7 @@ class PrintedTests(SynchronousTestCase):
             self.assertEqual(ended, ending.exception.code or 0)
 
     def test_no_output(self) -> None:
-        """Without standard output (``>&-``) a command does what it does, and ends as with one."""
+        """Commands work without standard output (``>&-``) and exit with the same status."""
         process = Answering(tokens={"tokens": []})
         self.patch(ClientOptions, "process", lambda options, program: process)
         self.patch(command, "_collect", lambda subject: [])
@@ -233,7 +233,7 @@ class PrintedTests(SynchronousTestCase):
         self.assertEqual(0, command.diagnose(subject, Path(self.mktemp()), None))
 
     def test_no_page(self) -> None:
-        """A page of the manual without a name is a wrong command line, in one line."""
+        """An empty name of a manual page is an error of one line."""
         self.patch(sys, "argv", ["yurttunnel", "man", ""])
         told = io.StringIO()
         with contextlib.redirect_stderr(told), self.assertRaises(SystemExit) as ending:

@@ -1,4 +1,4 @@
-"""Completion scripts in real shells, and pages of the manual."""
+"""Completion scripts in real shells, and manual pages."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ NAMES = {"server", "token", "completion", "man", "help"}
 
 
 def every():
-    """Return the tables of the real commands."""
+    """Return the tables of all real commands."""
     return tables(all_commands().each())
 
 
 def run(shell: str, script: str, *arguments: str) -> str:
-    """Run a script in a shell, if there is one."""
+    """Run a script in a shell, or skip the test without the shell."""
     path = shutil.which(shell)
     if path is None:
         raise SkipTest(f"{shell} is not installed")
@@ -57,10 +57,10 @@ def run(shell: str, script: str, *arguments: str) -> str:
 
 
 class BashTests(SynchronousTestCase):
-    """What bash completes."""
+    """Completion in bash."""
 
     def completed(self, *words: str) -> set[str]:
-        """Return what it offers for the last of these words."""
+        """Return the completions of the last word."""
         line = " ".join(f"'{word}'" for word in ("yurttunnel", *words))
         script = (
             f"{completion.bash(COMMANDS)}\nCOMP_WORDS=({line}) COMP_CWORD={len(words)}\n"
@@ -69,13 +69,13 @@ class BashTests(SynchronousTestCase):
         return set(run("bash", script, "--norc").split())
 
     def test_commands(self) -> None:
-        """The first word is a command, the second one of some as well."""
+        """The first word, and the second of some commands, is completed with command names."""
         self.assertEqual(NAMES, self.completed(""))
         self.assertEqual({"token"}, self.completed("to"))
         self.assertEqual({"create", "list"}, self.completed("token", ""))
 
     def test_flags(self) -> None:
-        """What follows are the command's own flags."""
+        """After a command its own flags are completed."""
         flags = {"--state-dir", "--watch", "--output", "--help"}
         self.assertEqual(flags, self.completed("server", "--"))
         self.assertEqual({"--help", "--version"}, self.completed("-"))
@@ -84,39 +84,39 @@ class BashTests(SynchronousTestCase):
         self.assertEqual(set(), self.completed("unknown", "--"))
 
     def test_values(self) -> None:
-        """A flag or a word that is one of some texts is completed with these."""
+        """A flag or argument with fixed values is completed with them."""
         for flag in (["--output"], ["-o"], ["--output", "="]):
             self.assertEqual({"text", "json"}, self.completed("server", *flag, ""))
         self.assertEqual({"text", "json"}, self.completed("server", "--output", "="))
         self.assertEqual({"json"}, self.completed("server", "--output", "j"))
         self.assertEqual({"bash", "fish"}, self.completed("completion", ""))
         self.assertEqual({"--help"}, self.completed("completion", "-"))
-        # What else there can be is a name of a file, which bash knows.
+        # Other values may be file names, which bash completes.
         self.assertEqual(set(), self.completed("server", "--state-dir", ""))
 
     def test_names(self) -> None:
-        """Behind ``man`` and ``help`` stand names of commands, and no flags of those."""
+        """``man`` and ``help`` are completed with command names and not with flags."""
         for word in ("man", "help"):
             self.assertEqual(NAMES, self.completed(word, ""))
             self.assertEqual({"create", "list"}, self.completed(word, "token", ""))
             self.assertEqual(set(), self.completed(word, "server", "--"))
 
     def test_every_command(self) -> None:
-        """The script of the real commands is one that bash reads."""
+        """The script for all real commands is valid in bash."""
         run("bash", f"{completion.bash(every())}\ncomplete -p yurttunnel >/dev/null", "--norc")
 
 
 class KubectlTests(SynchronousTestCase):
-    """What kubectl offers, which asks ``kubectl_complete-yurttunnel``."""
+    """Completion in kubectl, which runs ``kubectl_complete-yurttunnel``."""
 
     def offered(self, *words: str) -> list[str]:
-        """Return the lines for the last of these words, without the one that ends them."""
+        """Return the completions of the last word, without the final directive."""
         *lines, end = completion.for_kubectl(COMMANDS, words).splitlines()
         self.assertEqual(":4", end)
         return lines
 
     def test_commands(self) -> None:
-        """Words of commands are told with what they do."""
+        """Command names are completed with their descriptions."""
         commands = ["token\t", "help\t", "server\tthe cloud end", "completion\tcomplete"]
         self.assertEqual([*commands, "man\ta page"], self.offered(""))
         self.assertEqual([*commands, "man\ta page"], self.offered("help", ""))
@@ -125,7 +125,7 @@ class KubectlTests(SynchronousTestCase):
         self.assertEqual([], self.offered("unknown", ""))
 
     def test_flags(self) -> None:
-        """They are told with their first sentences."""
+        """Flags are completed with the first sentences of their descriptions."""
         self.assertEqual(["--watch\tGo on"], self.offered("server", "--w"))
         flags = ["--state-dir\tWhere it's kept", "--help\tShow help with examples"]
         self.assertEqual(flags, self.offered("token", "create", "-"))
@@ -136,14 +136,14 @@ class KubectlTests(SynchronousTestCase):
         self.assertIn("--help\tShow help with examples", self.offered("server", "--"))
 
     def test_values(self) -> None:
-        """A flag or a word that is one of some texts is completed with these."""
+        """A flag or argument with fixed values is completed with them."""
         for flag in ("--output", "-o"):
             self.assertEqual(["text\t", "json\t"], self.offered("server", flag, ""))
         self.assertEqual([], self.offered("server", "--state-dir", ""))
         self.assertEqual(["fish\t"], self.offered("completion", "f"))
 
     def test_no_word(self) -> None:
-        """It is as an empty one."""
+        """No word is the same as an empty word."""
         self.assertEqual(
             completion.for_kubectl(COMMANDS, [""]), completion.for_kubectl(COMMANDS, [])
         )
@@ -159,7 +159,7 @@ for words in "$@"; do
     print -r -- ${${shown##*<}%%>*}
 done
 """
-"""Types words and the tabulator into a zsh at a terminal, and prints what stands there then."""
+"""Types words and a tab into zsh on a terminal, and prints the resulting command line."""
 
 ZSHRC = r"""
 PS1=ready
@@ -170,10 +170,10 @@ bindkey '^X' show
 
 
 class ZshTests(SynchronousTestCase):
-    """What zsh completes, at a terminal."""
+    """Completion in zsh, on a terminal."""
 
     def completed(self, setup: str, *typed: str) -> list[str]:
-        """Return what these words have become, with these lines at the end of ``.zshrc``."""
+        """Return the completed command lines, with ``setup`` at the end of ``.zshrc``."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         (directory / "_yurttunnel").write_text(completion.zsh(COMMANDS))
@@ -183,7 +183,7 @@ class ZshTests(SynchronousTestCase):
         return shown.splitlines()
 
     def test_sourced(self) -> None:
-        """Commands and flags are completed, where completion was not switched on as well."""
+        """The sourced script completes commands and flags, also if completion was not enabled."""
         typed = ("yurttunnel tok", "yurttunnel token cr", "yurttunnel server --st")
         whole = ["yurttunnel token ", "yurttunnel token create ", "yurttunnel server --state-dir "]
         setups = ("", "autoload -U compinit; compinit -D\n")
@@ -193,38 +193,38 @@ class ZshTests(SynchronousTestCase):
                 self.assertEqual(whole, self.completed(sourced, *typed))
 
     def test_values(self) -> None:
-        """So are values of flags, words that are one of some texts, and names behind ``man``."""
+        """Values of flags, arguments with fixed values, and names after ``man`` are completed."""
         typed = ("yurttunnel server --output j", "yurttunnel completion f", "yurttunnel man to")
         whole = ["yurttunnel server --output json ", "yurttunnel completion fish "]
         whole.append("yurttunnel man token ")
         self.assertEqual(whole, self.completed("source DIRECTORY/_yurttunnel\n", *typed))
 
     def test_installed(self) -> None:
-        """As a file of the completion system it answers from the first time on."""
+        """Installed in the function path, the script works from the first completion on."""
         setup = "fpath=(DIRECTORY $fpath)\nautoload -U compinit; compinit -D\n"
         whole = ["yurttunnel token ", "yurttunnel server "]
         self.assertEqual(whole, self.completed(setup, "yurttunnel to", "yurttunnel se"))
 
     def test_nothing(self) -> None:
-        """What is no command is left as it is."""
+        """An unknown command is not completed."""
         left = self.completed("source DIRECTORY/_yurttunnel\n", "yurttunnel unknown --st")
         self.assertEqual(["yurttunnel unknown --st"], left)
 
     def test_every_command(self) -> None:
-        """The script of the real commands is one that zsh reads."""
+        """The script for all real commands is valid in zsh."""
         run("zsh", completion.zsh(every()), "-f", "-n")
 
 
 class FishTests(SynchronousTestCase):
-    """What fish offers."""
+    """Completion in fish."""
 
     def offered(self, *words: str) -> list[str]:
-        """Return the lines for the last of these words, each with what it is about."""
+        """Return the completions of the last word with their descriptions."""
         script = f"{completion.fish(COMMANDS)}\ncomplete -C 'yurttunnel {' '.join(words)}'\n"
         return run("fish", script, "--no-config").splitlines()
 
     def test_commands(self) -> None:
-        """The first word is a command, the second one of some as well."""
+        """The first word, and the second of some commands, is completed with command names."""
         commands = ["completion\tcomplete", "help", "man\ta page", "server\tthe cloud end", "token"]
         self.assertEqual(commands, self.offered(""))
         self.assertEqual(NAMES, set(self.offered("man", "")))
@@ -233,7 +233,7 @@ class FishTests(SynchronousTestCase):
         self.assertEqual(["create\tmake one", "list\tlist them"], self.offered("token", ""))
 
     def test_flags(self) -> None:
-        """What follows are the command's own flags, with their first sentences."""
+        """After a command its own flags are completed with their first sentences."""
         flags = ["--output\tWhat is printed", "--state-dir\tWhere it's kept", "--watch\tGo on"]
         self.assertEqual(flags, self.offered("server", "--"))
         self.assertEqual(flags[1:2], self.offered("token", "create", "--s"))
@@ -242,7 +242,7 @@ class FishTests(SynchronousTestCase):
         self.assertEqual([], self.offered("help", "server", "--"))
 
     def test_value(self) -> None:
-        """A flag that has a value is followed by those there are, else by names of files."""
+        """A flag's value is completed with its fixed values, or else with file names."""
         for flag in (["--output", ""], ["-o", ""]):
             values = [f"{each}\tWhat is printed" for each in ("json", "text")]
             self.assertEqual(values, self.offered("server", *flag))
@@ -251,20 +251,20 @@ class FishTests(SynchronousTestCase):
         self.assertEqual(["/etc/passwd"], self.offered("server", "--state-dir", "/etc/passwd")[:1])
 
     def test_no_program_for_each_command(self) -> None:
-        """They are counted by fish itself: seq(1) for each of them took longer than all else."""
+        """The script counts without seq(1), which would be a slow process for each command."""
         script = f"function seq; echo run >&2; end\n{completion.fish(COMMANDS)}\n"
         self.assertIn("--watch", run("fish", f"{script}complete -C 'yurttunnel server --'\n"))
 
     def test_every_command(self) -> None:
-        """The script of the real commands is one that fish reads."""
+        """The script for all real commands is valid in fish."""
         run("fish", completion.fish(every()), "--no-execute")
 
 
 class ManualTests(SynchronousTestCase):
-    """Pages of the manual."""
+    """Manual pages."""
 
     def test_page(self) -> None:
-        """It has the name, the arguments, and each flag below its group."""
+        """A page has the name, the arguments, and the flags by group."""
         text = manual.page("token create", "make one", "Makes one.", ("NODE",), TABLE)
         self.assertIn(".TH YURTTUNNEL\\-TOKEN\\-CREATE 1", text)
         self.assertIn("yurttunnel token create NODE [flags]", text)
@@ -272,7 +272,7 @@ class ManualTests(SynchronousTestCase):
         self.assertLess(text.index(".SH LIMITS"), text.index(".B \\-\\-watch"))
 
     def test_examples(self) -> None:
-        """They stand before the flags, as in the help."""
+        """Examples precede the flags, as in the help."""
         text = manual.page("token create", "make one", "Makes one.", (), TABLE, EXAMPLES)
         shown = (
             ".SH EXAMPLES\n.TP\nAt once:\n.B yurttunnel token create \\-\\-lifetime 1h\n.SH BASICS"
@@ -280,14 +280,14 @@ class ManualTests(SynchronousTestCase):
         self.assertIn(shown, text)
 
     def test_no_requests(self) -> None:
-        """Text that looks like a request of roff is shown."""
+        """Text that looks like a roff request is escaped."""
         text = manual.page("x", ".so /etc/passwd", "'tricky \\fB", (), ())
         self.assertIn("\n\\&'tricky \\efB\n", text)
         requests = set(re.findall(r"^[.'](\w+)", text, flags=re.MULTILINE))
         self.assertEqual({"TH", "SH"}, requests)
 
     def test_on_a_terminal(self) -> None:
-        """It is shown by man, where there is one; else it is printed, as into a pipe."""
+        """On a terminal man shows the page if it is installed; otherwise the source is printed."""
         here = Path(self.mktemp()).absolute()
         here.mkdir()
         man = here / "man"
@@ -306,14 +306,14 @@ class ManualTests(SynchronousTestCase):
                     stdin=subprocess.DEVNULL, stdout=writer,
                 )  # fmt: skip
                 text = ""
-                # A terminal passes on in its own time what has been written to it.
+                # A terminal delivers written output with a delay.
                 while len(text) < len(shown) and select.select([reader], [], [], 10)[0]:
                     text += reader.read1(65536).decode().replace("\r", "")
             self.assertEqual(0, ended.returncode)
             self.assertTrue(text.startswith(shown), text)
 
     def test_every_command(self) -> None:
-        """The page of all of it names each command, and man reads each page without a word."""
+        """The overview names each command, and groff reads each page without warnings."""
         named = manual.overview([(name, text) for name, (text, *_) in every().items()])
         for name, (text, table, _) in every().items():
             self.assertIn(f".B {name}".replace("-", "\\-"), named)
