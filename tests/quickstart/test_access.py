@@ -1,4 +1,4 @@
-"""What the node of the quickstart may do with its API."""
+"""What the quickstart's node may do with its API."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ POD = "/api/v1/namespaces/default/pods/web"
 
 
 class NodeTests(SynchronousTestCase):
-    """Node ``edge-1``, whose identity every program of the machine has through the hub."""
+    """Node ``edge-1``, whose identity every program of the machine can use through the hub."""
 
     def setUp(self):
-        """Make what decides."""
+        """Make the authorizer."""
         self.authorizer = NodeAndMasters("edge-1")
         self.routes = Routes(RESOURCES)
 
     def may(self, method, path, user=NODE):
-        """Whether it lets a request pass."""
+        """Return whether the authorizer allows a request."""
         try:
             self.authorizer.check(user, Request(method, path, {}, self.routes.find(path)))
         except ApiError as error:
@@ -32,11 +32,11 @@ class NodeTests(SynchronousTestCase):
         return True
 
     def test_is_an_authorizer(self):
-        """It is what the API expects."""
+        """The authorizer implements the API's interface."""
         verifyObject(IAuthorizer, self.authorizer)
 
     def test_what_nodes_do(self):
-        """It reads, and tells of itself, its pods and what happens."""
+        """The node may read, and write its Node, its lease, events and the status of pods."""
         for method, path in (
             ("GET", "/api/v1/pods"),
             ("GET", "/version"),
@@ -51,7 +51,7 @@ class NodeTests(SynchronousTestCase):
             self.assertTrue(self.may(method, path), f"{method} {path}")
 
     def test_what_would_run_programs(self):
-        """It makes no pod and enters none, whatever the way, and deletes no more than one."""
+        """The node may not create or change pods, run commands in them, or delete more than one."""
         for method, path in (
             ("POST", "/api/v1/namespaces/default/pods"),
             ("PUT", POD),
@@ -69,7 +69,7 @@ class NodeTests(SynchronousTestCase):
             self.assertFalse(self.may(method, path), f"{method} {path}")
 
     def test_others(self):
-        """Another node may nothing, and the user of the kubeconfig everything."""
+        """Another node may do nothing, and the user of the kubeconfig everything."""
         other = User("system:node:edge-2", NODE.groups)
         self.assertFalse(self.may("GET", "/api/v1/pods", other))
         user = User("quickstart-admin", ("system:masters",))

@@ -1,4 +1,4 @@
-"""How the check tells what it has found."""
+"""The check of the quickstart and its output."""
 
 from __future__ import annotations
 
@@ -21,39 +21,39 @@ from yurttunnel.quickstart import assertions, called_service, check
 from yurttunnel.quickstart.called_service import CALLS
 
 WHERE = ("http://127.0.0.1:1", "127.0.0.1:2", "ports")
-"""Hub and service proxy, as nobody asks for them, and where Services are called."""
+"""Hub and service proxy, which are not queried, and how Services are called."""
 
 
 class MainTests(SynchronousTestCase):
     """Steps that succeed and steps that fail."""
 
     def setUp(self):
-        """Let the steps be those of the test, and no cluster be asked."""
+        """Replace the cluster's configuration and stdout."""
         self.patch(check.config, "load_kube_config", lambda path: None)
         self.said = io.StringIO()
         self.patch(sys, "stdout", self.said)
 
     def test_as_a_program(self):
-        """It checks what it is given, and ends without a word when nobody reads on (head(1))."""
+        """Run as a program, the check uses its arguments and exits quietly on SIGPIPE."""
         signals, given = [], []
         self.patch(signal, "signal", lambda *handled: signals.append(handled))
         self.patch(sys, "argv", ["check", "kubeconfig", *WHERE])
         self.patch(config, "load_kube_config", given.append)
         self.patch(client, "CoreV1Api", lambda connections: 1 / 0)
         with warnings.catch_warnings():
-            # It has been imported before, by this test.
+            # The test has imported the module before.
             warnings.simplefilter("ignore", RuntimeWarning)
             self.assertRaises(ZeroDivisionError, runpy.run_module, check.__name__, None, "__main__")
         self.assertEqual(["kubeconfig"], given)
         self.assertEqual([(signal.SIGPIPE, signal.SIG_DFL)], signals)
 
     def run_steps(self, *steps):
-        """Run them, and give the exit status."""
+        """Run the steps; return the exit status."""
         self.patch(check.Check, "steps", lambda self: list(steps))
         return check.main("kubeconfig", *WHERE)
 
     def test_all_work(self):
-        """When all steps work there is a line for each, and status 0."""
+        """Each step that succeeds is reported in one line, and the status is 0."""
         status = self.run_steps(("one", lambda: "seen"), ("two", lambda: "as well"))
         self.assertEqual(status, 0)
         first, second = self.said.getvalue().splitlines()
@@ -61,7 +61,7 @@ class MainTests(SynchronousTestCase):
         self.assertRegex(second, r"^ok +two +\d+\.\d{3} s  as well$")
 
     def test_one_fails(self):
-        """A step that fails is told in one line, the others are tried, and the status is 1."""
+        """A failed step is reported in one line, the next steps run, and the status is 1."""
 
         def fails():
             raise assertions.CheckFailed("it is\nnot so")
@@ -73,10 +73,10 @@ class MainTests(SynchronousTestCase):
 
 
 class Edge:
-    """A cluster with one node, in memory: the calls that the check makes, and their true answers.
+    """A cluster of one node in memory, which answers the check's calls.
 
-    Each answer is what it is unless ``lies`` has another one for the name of a fact: what is there,
-    called with the true answer, gives the one that is told.
+    Answers are true, unless ``lies`` has a function for the name of a fact. It is called with the
+    true value and returns the value for the answer.
     """
 
     def __init__(self):
@@ -89,19 +89,19 @@ class Edge:
         self.requests = []
 
     def fact(self, name, truth):
-        """Return a fact, or lie about it."""
+        """Return a fact, or the lie about it."""
         lie = self.lies.get(name)
         return truth if lie is None else lie(truth)
 
     # The core API
 
     def create_namespaced_pod(self, namespace, body, **_):
-        """Run it."""
+        """Create the pod."""
         self.fact("create", None)
         self.pods.add(body.metadata.name)
 
     def read_namespaced_pod(self, name, namespace, **_):
-        """Show that it runs."""
+        """Return the pod as running."""
         if name not in self.fact("pods", self.pods):
             raise client.ApiException(404, "Not Found")
         phase, node = self.fact("phase", "Running"), self.fact("node", "edge-1")
@@ -110,37 +110,37 @@ class Edge:
         return SimpleNamespace(status=status, spec=spec)
 
     def list_pod_for_all_namespaces(self, field_selector, **_):
-        """List those of the node."""
+        """Return the node's pods."""
         names = self.fact("the node's pods", self.pods)
         return SimpleNamespace(items=[named(name) for name in names])
 
     def read_node(self, name, **_):
-        """Show the node."""
+        """Return the node."""
         return named(self.fact("the node's name", name))
 
     def list_namespaced_event(self, namespace, **_):
-        """List what has happened to the pod."""
+        """Return the pod's events."""
         return SimpleNamespace(items=[named(name) for name in self.fact("events", self.events)])
 
     def delete_namespaced_pod(self, name, namespace, **_):
-        """End it."""
+        """Delete the pod."""
         self.fact("delete", None)
         self.pods.discard(name)
 
     def read_namespaced_pod_log(self, name, namespace, **_):
-        """Show what it has printed."""
+        """Return the pod's log."""
         return self.fact("log", "listening on port 4711\n")
 
     def create_namespaced_service(self, namespace, body, **_):
-        """Keep it."""
+        """Store the Service."""
         self.services[body["metadata"]["name"]] = []
 
     def delete_namespaced_service(self, name, namespace, **_):
-        """Forget it."""
+        """Delete the Service."""
         del self.services[name]
 
     def create_namespaced_endpoint_slice(self, namespace, body, **_):
-        """Keep the endpoints of its Service."""
+        """Store the endpoints of the Service."""
         self.fact("slice", None)
         (port,) = body["ports"]
         self.services[body["metadata"]["labels"]["kubernetes.io/service-name"]] = [
@@ -148,65 +148,65 @@ class Edge:
         ]
 
     def delete_namespaced_endpoint_slice(self, name, namespace, **_):
-        """Forget them."""
+        """Delete the endpoints."""
         self.services[name] = []
 
     def connect_get_node_proxy_with_path(self, node, path, **_):
-        """Show the metrics of the node."""
+        """Return the node's metrics."""
         return self.fact("metrics", f"# HELP a\na 1\nnode {{{node}}} 2\n")
 
     def connect_get_namespaced_pod_exec(self):
-        """Stand for the call of exec."""
+        """Identify the call of exec."""
 
     def connect_get_namespaced_pod_attach(self):
-        """Stand for the call of attach."""
+        """Identify the call of attach."""
 
     def connect_get_namespaced_pod_portforward(self):
-        """Stand for the call of port-forward."""
+        """Identify the call of port-forward."""
 
-    # What the quickstart is ordered
+    # The requests to the quickstart
 
     def send(self, *words):
-        """Do it; what has happened while the API was away is told when it is back."""
+        """Perform a request; events of the outage are visible afterwards."""
         self.requests.append(words)
         self.fact(words[0], None)
         if words == ("start-api",):
             self.events.append(f"restarted-{len(self.requests)}")
 
-    # What the service proxy shows, and carries
+    # The service proxy's state and connections
 
     def service_states(self, proxy):
-        """Show what it serves, and where."""
+        """Return the Services that the proxy serves, with their endpoints."""
         return [
             {"service": f"default/{name}", "endpoints": endpoints, "proxy_port": 4712}
             for name, endpoints in self.fact("service_states", self.services).items()
         ]
 
     def connect(self, where, seconds=0.0):
-        """Connect to it, at a port or by rules."""
+        """Connect to a Service, at the proxy's port or at its cluster address."""
         if where[0] != "127.0.0.1":
             self.fact("rules", None)
         self.called.append(where)
         return contextlib.closing(EchoSocket(self, "called"))
 
-    # What kubernetes.stream makes of them
+    # The functions of kubernetes.stream
 
     def stream(self, connect, pod, namespace, command=(), **_):
-        """Begin exec or attach."""
+        """Start exec or attach."""
         return Streams(self, list(command))
 
     def portforward(self, connect, pod, namespace, ports):
-        """Begin port-forward."""
+        """Start port-forward."""
         return SimpleNamespace(socket=lambda port: EchoSocket(self))
 
 
 def named(name):
-    """An object with a name."""
+    """Return an object with a name."""
     return SimpleNamespace(metadata=SimpleNamespace(name=name))
 
 
 class Streams:
-    """The streams of one command, which has run when its input is complete."""
+    """The streams of a command, which runs when its input is complete."""
 
     def __init__(self, edge, command):
         self.edge = edge
@@ -216,15 +216,15 @@ class Streams:
         self.sock = SimpleNamespace(shutdown=lambda: None)
 
     def is_open(self):
-        """Return whether it is open, which it never is."""
+        """Return False, since the stream is closed."""
         return False
 
     def write_stdin(self, data):
-        """Take input."""
+        """Receive input."""
         self.stdin += data
 
     def run_forever(self, timeout):
-        """Run to the end."""
+        """Run the command."""
         self.edge.fact("exec", None)
         self.returncode = self.edge.fact("exit code", 42 if self.command[0] == "sh" else 0)
         if check._UNPACK in self.command:
@@ -233,7 +233,7 @@ class Streams:
                 self.edge.file = archive.extractfile("check.bin").read()
 
     def read_stdout(self):
-        """Return the output."""
+        """Return its stdout."""
         if check._PACK not in self.command:
             return self.edge.fact("output", b"out " + self.stdin)
         packed = io.BytesIO()
@@ -245,7 +245,7 @@ class Streams:
         return packed.getvalue()
 
     def read_stderr(self):
-        """Return the other output."""
+        """Return its stderr."""
         return self.edge.fact("error output", b"err " + self.stdin)
 
     def readline_stdout(self, timeout):
@@ -254,7 +254,7 @@ class Streams:
 
 
 class EchoSocket:
-    """A connection to the port of a pod; ``fact`` is what comes back."""
+    """A connection to a pod's port; ``fact`` is the data that it echoes."""
 
     def __init__(self, edge, fact="echo"):
         self._edge = edge
@@ -262,14 +262,14 @@ class EchoSocket:
         self._data = b""
 
     def settimeout(self, seconds):
-        """Do nothing: nobody waits."""
+        """Do nothing, since nothing blocks."""
 
     def sendall(self, data):
-        """Take data."""
+        """Receive data."""
         self._data += data
 
     def recv(self, size):
-        """Return what was sent."""
+        """Return the echoed data."""
         piece, self._data = self._data[:size], self._data[size:]
         return self._edge.fact(self._fact, piece)
 
@@ -278,17 +278,17 @@ class EchoSocket:
 
 
 def flipped(data):
-    """Change one bit."""
+    """Return ``data`` with one bit changed."""
     return bytes([data[0] ^ 1]) + data[1:]
 
 
 def instead(value):
-    """Tell this, whatever is true."""
+    """Return a lie that is always ``value``."""
     return lambda truth: value
 
 
 def fails(truth):
-    """Answer as a tunnel that does not reach the node."""
+    """Fail like a tunnel that does not reach the node."""
     raise client.ApiException(503, "Service Unavailable")
 
 
@@ -331,14 +331,14 @@ LIES = [
     ("autonomy", "events", instead(["started"])),
     ("delete", "delete", fails),
 ]
-"""Which step finds out which fact it is that the cluster lies about, and how."""
+"""The step that detects the lie, the fact that the cluster lies about, and the lie."""
 
 
 class LiarTests(SynchronousTestCase):
-    """The check against a cluster that lies: whoever tries a tunnel with it learns what fails."""
+    """The check detects every lie of a cluster, so it shows what fails in a faulty tunnel."""
 
     def setUp(self):
-        """Have the check ask a cluster in memory, and not wait."""
+        """Run the check against a cluster in memory, without waiting."""
         self.now = 0.0
         self.edge = Edge()
         self.patch(check.config, "load_kube_config", lambda path: None)
@@ -355,11 +355,11 @@ class LiarTests(SynchronousTestCase):
         self.patch(assertions, "time", clock)
 
     def sleep(self, seconds):
-        """Let time pass."""
+        """Advance the time."""
         self.now += seconds
 
     def check(self, *where):
-        """Run it; return the exit status, and the steps that have failed."""
+        """Run the check; return the exit status and the failed steps."""
         self.said = io.StringIO()
         self.patch(sys, "stdout", self.said)
         status = check.main("kubeconfig", *(where or WHERE))
@@ -368,33 +368,33 @@ class LiarTests(SynchronousTestCase):
         return status, re.findall(r"(?m)^FAIL +([a-z-]+) ", said)
 
     def test_truth(self):
-        """Nothing fails where all is true."""
+        """Every step succeeds if all answers are true."""
         self.assertEqual((0, []), self.check())
 
     def test_each_lie(self):
-        """Its step fails, no other one does, and so does the whole."""
+        """A lie fails its own step and no other, and the exit status is 1."""
         for step, fact, lie in LIES:
             self.edge.lies = {fact: lie}
             found = self.check()
             failed = [step]
             if step == "run":
-                # There is no pod that outlives the API, or even none that could be called.
+                # Without the pod, the steps that need it fail as well.
                 failed = ["run", *(["service"] if fact == "create" else []), "autonomy"]
             self.assertEqual((1, failed), found, (fact, self.said.getvalue()))
 
     def test_what_came(self):
-        """The line of a step that fails tells what was expected, and what came."""
+        """The line of a failed step has the expected value and the actual one."""
         self.edge.lies = {"unpacked": instead(2)}
         self.check()
         self.assertEqual(1, self.said.getvalue().count(": 0 was expected, 2 came\n"))
 
     def test_each_step_is_lied_to(self):
-        """No step is left out."""
+        """There is a lie for each step."""
         steps = [name for name, _ in check.Check(None, None, None, None).steps()]
         self.assertEqual(set(steps), {step for step, _, _ in LIES})
 
     def test_service(self):
-        """It is called at the proxy's port, again and again, and nothing of it stays."""
+        """The Service is called several times at the proxy's port, and deleted in the end."""
         self.check()
         self.assertEqual([("127.0.0.1", 4712)] * CALLS, self.edge.called)
         self.assertEqual({}, self.edge.services)
@@ -403,7 +403,7 @@ class LiarTests(SynchronousTestCase):
         self.assertEqual({}, self.edge.services)
 
     def test_service_at_its_address(self):
-        """Where there are rules it is called there, once they lead to the proxy."""
+        """With firewall rules the Service is called at its address, once the rules are in place."""
         addresses = (*WHERE[:2], "addresses")
         waits = 3
 
@@ -425,7 +425,7 @@ class LiarTests(SynchronousTestCase):
         self.assertIn("rules lead 10.96.0.10:80 to the proxy", self.said.getvalue())
 
     def test_outage(self):
-        """The API is away while the node starts anew, and comes back whatever has failed."""
+        """The API is stopped while the node reboots, and started again whatever has failed."""
         self.check()
         (pod,) = {words[2] for words in self.edge.requests if words[0] == "reboot-node"}
         reboot = ("reboot-node", "default", pod)
@@ -436,13 +436,13 @@ class LiarTests(SynchronousTestCase):
         self.assertEqual([("stop-api",), ("start-api",)], self.edge.requests)
 
     def test_a_pod_that_stays(self):
-        """Deleting is not over when the API has said yes."""
+        """Deleting a pod succeeds only when the pod is gone."""
         self.edge.pods = Stubborn()
         self.assertEqual((1, ["delete"]), self.check())
         self.assertIn("it was still not so that the pod is gone", self.said.getvalue())
 
     def test_a_tunnel_that_is_gone(self):
-        """What goes through it fails; the API itself answers."""
+        """Without a tunnel the steps that need it fail, and those that need the API succeed."""
 
         self.edge.lies = dict.fromkeys(("log", "exec", "answer", "echo", "metrics"), fails)
         status, failed = self.check()
@@ -451,10 +451,10 @@ class LiarTests(SynchronousTestCase):
 
 
 class PageTests(SynchronousTestCase):
-    """What the service proxy shows, by a real connection."""
+    """The service proxy's page, over a real connection."""
 
     def serve(self, status, body):
-        """Answer one request as the proxy might; return where."""
+        """Serve one response like the proxy; return the address."""
         listening = socket.create_server(("127.0.0.1", 0))
         self.addCleanup(listening.close)
 
@@ -472,18 +472,18 @@ class PageTests(SynchronousTestCase):
         return f"127.0.0.1:{listening.getsockname()[1]}"
 
     def test_what_it_carries(self):
-        """It is what the page has."""
+        """The page's content is returned."""
         self.assertEqual([{"a": 1}], called_service.service_states(self.serve(200, b'[{"a": 1}]')))
 
     def test_another_answer(self):
-        """It is told."""
+        """An error status is reported."""
         where = self.serve(503, b"not now")
         error = self.assertRaises(assertions.CheckFailed, called_service.service_states, where)
         self.assertIn("/services answers with 503", str(error))
 
 
 class Stubborn(set):
-    """Pods that cannot be ended."""
+    """Pods that cannot be deleted."""
 
     def discard(self, name):
         """Do nothing."""

@@ -1,4 +1,4 @@
-"""The edge node of the quickstart as a machine that starts anew."""
+"""Reboots of the quickstart's edge node."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yurttunnel.quickstart.options import Ports, Settings
 
 
 class Run(Service):
-    """The node between two starts; it ends when the test says."""
+    """A run of the node, whose stop the test completes."""
 
     def __init__(self, *_):
         self.ended = Deferred()
@@ -25,16 +25,16 @@ class Run(Service):
         self.node = SimpleNamespace(runs=lambda *pod: pod in self.running_pods)
 
     def stopService(self):
-        """End later."""
+        """Stop when ``ended`` fires."""
         super().stopService()
         return self.ended
 
 
 class EdgeNodeTests(SynchronousTestCase):
-    """A node that is started."""
+    """A running node."""
 
     def setUp(self):
-        """Start it."""
+        """Start the node."""
         self.runs = []
         self.patch(edge, "_Run", self.run_anew)
         self.clock = Clock()
@@ -42,12 +42,12 @@ class EdgeNodeTests(SynchronousTestCase):
         self.node.startService()
 
     def run_anew(self, *given):
-        """Note each start."""
+        """Record the run."""
         self.runs.append(Run(*given))
         return self.runs[-1]
 
     def test_heartbeat(self):
-        """The hub takes a node that does nothing but beat for one that lives."""
+        """The hub's grace period is longer than two heartbeats of the node."""
         settings = Settings(
             None, Ports.from_first(10260), "edge-1", None, firewall=False, check=False
         )
@@ -55,7 +55,7 @@ class EdgeNodeTests(SynchronousTestCase):
         self.assertGreater(hub.health.kubelet_grace, 2 * HEARTBEAT_SECONDS)
 
     def test_reboot(self):
-        """It starts when nothing is left of the time before."""
+        """A reboot starts the node when the previous run has stopped completely."""
         rebooted = Deferred.fromCoroutine(self.node.reboot())
         [former] = self.runs
         self.assertFalse(former.running)
@@ -64,7 +64,7 @@ class EdgeNodeTests(SynchronousTestCase):
         self.assertEqual([False, True], [each.running for each in self.runs])
 
     def test_stopped_while_it_reboots(self):
-        """It stays down: nobody would stop what it starts."""
+        """A node that is stopped during a reboot is not started again."""
         rebooted = Deferred.fromCoroutine(self.node.reboot())
         stopped = self.node.stopService()
         [former] = self.runs
@@ -74,7 +74,7 @@ class EdgeNodeTests(SynchronousTestCase):
         self.assertEqual([False], [each.running for each in self.runs])
 
     def test_a_pod_that_runs_again(self):
-        """It is waited for, in bounded time."""
+        """Waiting for a pod to run again has a timeout."""
         waited = [Deferred.fromCoroutine(self.node.runs("default", name)) for name in ("web", "no")]
         self.clock.pump([1] * 5)
         self.runs[0].running_pods.append(("default", "web"))

@@ -23,16 +23,16 @@ def parse(*arguments):
 
 
 class OptionsTests(SynchronousTestCase):
-    """What the flags mean, and what is refused."""
+    """The flags and their errors."""
 
     def setUp(self):
-        """Let no port be taken but those in ``self.taken``."""
+        """Treat only the ports in ``self.taken`` as in use."""
         self.taken = set()
         self.patch(options, "_is_in_use", self.taken.__contains__)
         self.patch(options, "_reserve", lambda first: True)
 
     def test_defaults(self):
-        """Without flags it uses the usual ports and a directory of this run."""
+        """Without flags the default ports and a temporary directory are used."""
         settings = parse()
         self.assertIsNone(settings.state_dir)
         self.assertEqual(settings.ports, Ports.from_first(DEFAULT_PORT))
@@ -42,7 +42,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertFalse(settings.check)
 
     def test_usual_ports(self):
-        """Server, agent and hub have the ports that they have everywhere."""
+        """Server, agent, hub and proxy have their default ports."""
         ports = Ports.from_first(DEFAULT_PORT)
         theirs = (ports.agents, ports.secure, ports.insecure, ports.server_meta, ports.agent_meta)
         self.assertEqual(theirs, (10262, 10263, 10264, 10265, 10266))
@@ -50,36 +50,36 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual((ports.api, ports.kubelet, ports.proxy_meta), (10260, 10269, 10270))
 
     def test_next_row_of_ports(self):
-        """When one of the usual ports is taken, another row is used."""
+        """If a default port is in use, another range of ports is chosen."""
         self.taken.add(DEFAULT_PORT + PORT_COUNT - 1)
         first = parse().ports.api
         self.assertNotEqual(first, DEFAULT_PORT)
         self.assertEqual(first % 1000, DEFAULT_PORT % 1000)
 
     def test_row_of_another_quickstart(self):
-        """A row that another quickstart has chosen, and does not listen on yet, is left alone."""
+        """A range that another quickstart has reserved is skipped, even before it listens."""
         self.patch(options, "_reserve", lambda first: first != DEFAULT_PORT)
         self.assertNotEqual(parse().ports.api, DEFAULT_PORT)
 
     def test_no_row_of_ports(self):
-        """When all rows are taken, the flag to give is named."""
+        """If all ranges are in use, the error names the flag."""
         self.patch(options, "_is_in_use", lambda port: True)
         error = self.assertRaises(usage.UsageError, parse)
         self.assertIn("--port", str(error))
 
     def test_asked_port_is_taken(self):
-        """A row that was asked for and is not free is refused with the port that is taken."""
+        """If a requested range is in use, the error names the port."""
         self.taken.add(20003)
         error = self.assertRaises(usage.UsageError, parse, "--port", "20000")
         self.assertIn("20003", str(error))
 
     def test_ports_beyond_the_last(self):
-        """A row that does not fit below 65536 is refused."""
+        """A requested range that exceeds port 65535 is rejected."""
         error = self.assertRaises(usage.UsageError, parse, "--port", "65530")
         self.assertIn("--port", str(error))
 
     def test_flags(self):
-        """Each flag is taken over."""
+        """Each flag sets its setting."""
         settings = parse(
             *("--check", "--port", "20000", "--state-dir", "here", "--node-name", "shop-7"),
             *("--tunnelserver-addr", "127.0.0.1:4444"),
@@ -91,7 +91,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertEqual(settings.server_address, "127.0.0.1:4444")
 
     def test_firewall(self):
-        """Rules are for root alone, and nobody else begins with them."""
+        """--firewall is rejected unless the user is root."""
         self.patch(os, "geteuid", lambda: 0)
         self.assertTrue(parse("--firewall").firewall)
         self.patch(os, "geteuid", lambda: 1000)
@@ -99,7 +99,7 @@ class OptionsTests(SynchronousTestCase):
         self.assertIn("--firewall: only root changes the firewall", str(error))
 
     def test_refusals(self):
-        """Bad values are refused by the name of their flag."""
+        """An error for an invalid value names the flag."""
         for flag, value in (
             ("--node-name", "No Node"),
             ("--tunnelserver-addr", "nowhere"),
@@ -110,10 +110,10 @@ class OptionsTests(SynchronousTestCase):
 
 
 class ReserveTests(SynchronousTestCase):
-    """Choosing a row before it is listened on."""
+    """Reservation of a range of ports."""
 
     def test_reserved(self):
-        """A row is chosen once, until whoever has chosen it ends."""
+        """A range can be reserved once, until its reservation is released."""
         self.patch(options, "_reservations", held := [])
         first = 1_000_000 + os.getpid()
         self.assertTrue(options._reserve(first))
@@ -126,10 +126,10 @@ class ReserveTests(SynchronousTestCase):
 
 
 class TakenTests(SynchronousTestCase):
-    """Whether a port can be listened on."""
+    """Detection of ports in use."""
 
     def test_taken(self):
-        """A port on which somebody listens is taken, and free when nobody does."""
+        """A port is in use while a socket listens on it."""
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]
         self.assertEqual(Ports.from_first(port).first_in_use(), port)
@@ -138,10 +138,10 @@ class TakenTests(SynchronousTestCase):
 
 
 class CommandTests(SynchronousTestCase):
-    """The command where its packages are not installed."""
+    """The command without optional packages."""
 
     def test_without_its_packages(self):
-        """It says what to install, and so does its check; its help needs nothing."""
+        """The command and its check name the package to install; the help needs none."""
         for name in ("kubernetes", "wsproto"):
             code = (
                 f"import sys; sys.modules[{name!r}] = None\n"

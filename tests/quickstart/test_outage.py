@@ -1,4 +1,4 @@
-"""The outage that the check wants."""
+"""The API outage that the check requests."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from yurttunnel.quickstart.composition import SETTLE_SECONDS, Outage
 
 
 class Api:
-    """Notes what is done to it, and which level is shown then."""
+    """An API that records each change and the log level at that time."""
 
     def __init__(self, levels):
         self._levels = levels
         self.told = []
 
     async def stop_part(self):
-        """Go."""
+        """Record the stop."""
         self.told.append(("away", self._levels.level))
 
     async def start_part(self):
-        """Come back."""
+        """Record the start."""
         self.told.append(("back", self._levels.level))
 
 
 class OutageTests(SynchronousTestCase):
-    """What the log shows while the API is away."""
+    """The log during an outage of the API."""
 
     def test_errors_alone_are_shown(self):
-        """Warnings are hidden till all know that it is back; then the log is as it was."""
+        """Warnings are hidden until some time after the outage; then the level is restored."""
         levels = LogLevelFilter()
         levels.set(LogLevel.debug, requests=True)
         api = Api(levels)

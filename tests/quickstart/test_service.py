@@ -1,4 +1,4 @@
-"""What the quickstart tells its user, and how it ends."""
+"""The quickstart's messages and its end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from yurttunnel.quickstart.service import (
 
 
 class Process:
-    """A process that does what the test says."""
+    """A process that the test controls."""
 
     def __init__(self, protocol):
         self.protocol = protocol
@@ -37,11 +37,11 @@ class Process:
         self.read = []
 
     def writeToChild(self, number, data):
-        """Take what it reads from its standard input."""
+        """Record the data for its standard input."""
         self.read.append((number, data))
 
     def signalProcess(self, name):
-        """Be killed."""
+        """End as if killed."""
         if self.ended:
             raise ProcessExitedAlready
         self.end(ProcessTerminated(signal=9))
@@ -53,7 +53,7 @@ class Process:
 
 
 class Reactor(MemoryReactorClock):
-    """Starts no process and stops when it is told."""
+    """A reactor that starts no processes and records its stop."""
 
     def __init__(self):
         super().__init__()
@@ -62,11 +62,11 @@ class Reactor(MemoryReactorClock):
         self.programs = []
 
     def callFromThread(self, call):
-        """Call at once: there is no turn to wait for."""
+        """Call the function at once."""
         call()
 
     def spawnProcess(self, protocol, executable, command, **options):
-        """Start a process in name only."""
+        """Record the process and return a fake."""
         process = protocol.transport = Process(protocol)
         self.processes.append(process)
         self.commands.append(command)
@@ -75,10 +75,10 @@ class Reactor(MemoryReactorClock):
 
 
 class GuideTests(SynchronousTestCase):
-    """The guide waits for the node, introduces, and runs the check."""
+    """The monitor waits for the node, prints the introduction, and runs the check."""
 
     def setUp(self):
-        """Make one whose node is reached when the test says so."""
+        """Prepare a monitor whose node becomes reachable when the test says so."""
         self.reactor = Reactor()
         self.problem = "nothing there"
         self.said = io.StringIO()
@@ -89,7 +89,7 @@ class GuideTests(SynchronousTestCase):
         self.patch(service, "exit_with_error", lambda reactor, text: self.ends.append(text))
 
     def start(self, check=None):
-        """Start it; it is stopped with the test."""
+        """Start the monitor until the test ends."""
 
         async def reached():
             return self.problem
@@ -100,7 +100,7 @@ class GuideTests(SynchronousTestCase):
         return monitor
 
     def test_introduction(self):
-        """The introduction comes once the node is reached, and not before."""
+        """The introduction is printed once the node is reachable, and not before."""
         self.start()
         self.reactor.pump([0.05] * 10)
         self.assertEqual(self.said.getvalue(), "")
@@ -110,7 +110,7 @@ class GuideTests(SynchronousTestCase):
         self.assertEqual(self.reactor.processes, [])
 
     def test_node_is_not_reached(self):
-        """A node that is never reached ends the process, with what is in the way."""
+        """A node that never becomes reachable ends the process with the reason."""
         self.start()
         self.reactor.pump([1.0] * int(REACHABLE_SECONDS))
         self.assertEqual([], self.ends)
@@ -119,18 +119,18 @@ class GuideTests(SynchronousTestCase):
         self.assertIn("nothing there", sentence)
 
     def test_nobody_reads(self):
-        """An introduction that cannot be written ends the process, with the reason."""
+        """An introduction that cannot be written ends the process with the reason."""
         with open("/dev/full", "w") as full:
             self.patch(sys, "__stdout__", full)
             self.problem = None
             self.start()
-            # What was not written is not tried again when the file is closed.
+            # Closing the file tries to write the data again, which fails.
             self.assertRaises(OSError, full.close)
         sentence = "standard output cannot be written: No space left on device"
         self.assertEqual([f"yurttunnel-quickstart: {sentence}"], self.ends)
 
     def test_check_succeeds(self):
-        """A check that succeeds stops the reactor, which ends with status 0."""
+        """A successful check stops the reactor, and the exit status is 0."""
         self.problem = None
         self.start(CheckRun(("config", "hub"), self.handlers))
         command = [sys.executable, "-m", "yurttunnel.quickstart.check", "config", "hub"]
@@ -141,14 +141,14 @@ class GuideTests(SynchronousTestCase):
         self.assertEqual(self.ends, [])
 
     def test_check_without_output(self):
-        """Without standard output the check writes to standard error, and into no other file."""
+        """Without stdout the check writes to stderr, and inherits no other file."""
         self.problem = None
         self.patch(sys, "__stdout__", None)
         self.start(CheckRun(("config", "hub"), self.handlers))
         self.assertEqual([(sys.executable, {0: "w", 1: 2, 2: 2, 3: "r"})], self.reactor.programs)
 
     def test_check_fails(self):
-        """A check that fails ends the process with an error."""
+        """A failed check ends the process with an error."""
         self.problem = None
         self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.processes[0].end(ProcessTerminated(exitCode=1))
@@ -156,14 +156,14 @@ class GuideTests(SynchronousTestCase):
         self.assertIn("the check failed", self.ends[0])
 
     def test_check_is_killed(self):
-        """A check that a signal ends is not said to have taken too long."""
+        """A check that is ended by a signal is reported with the signal."""
         self.problem = None
         self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.processes[0].end(ProcessTerminated(signal=signal.SIGPIPE))
         self.assertEqual(["yurttunnel-quickstart: the check was ended by signal 13"], self.ends)
 
     def test_check_hangs(self):
-        """A check that does not end is killed."""
+        """A check that exceeds its timeout is killed."""
         self.problem = None
         self.start(CheckRun(("config", "hub"), self.handlers))
         self.reactor.advance(CHECK_SECONDS)
@@ -171,7 +171,7 @@ class GuideTests(SynchronousTestCase):
         self.assertIn("did not finish", self.ends[0])
 
     def test_orders(self):
-        """What the check orders is done, with its words, and answered when it is over."""
+        """A request of the check runs its handler, and is answered when the handler ends."""
         done, waiting = [], Deferred()
 
         async def reboot(namespace, name):
@@ -196,7 +196,7 @@ class GuideTests(SynchronousTestCase):
         self.assertEqual(answers, process.read)
 
     def test_an_order_that_outlives_the_check(self):
-        """Nobody is answered who is not there any more."""
+        """A request that outlives the check gets no answer."""
         waiting = Deferred()
 
         async def reboot():
@@ -211,7 +211,7 @@ class GuideTests(SynchronousTestCase):
         self.assertEqual([], process.read)
 
     def test_stopped_in_a_check(self):
-        """Stopping ends the check and says nothing more."""
+        """Stopping kills the check without an error."""
         self.problem = None
         monitor = self.start(CheckRun(("config", "hub"), self.handlers))
         monitor.stopService()
@@ -220,7 +220,7 @@ class GuideTests(SynchronousTestCase):
         self.assertEqual(self.reactor.getDelayedCalls(), [])
 
     def test_terminal_closes(self):
-        """SIGHUP ends it in an orderly way, unless it is to be ignored."""
+        """SIGHUP stops the reactor, unless the signal is ignored."""
         handlers = {}
         self.patch(signal, "signal", handlers.__setitem__)
         self.patch(signal, "getsignal", lambda number: signal.SIG_IGN)
@@ -233,7 +233,7 @@ class GuideTests(SynchronousTestCase):
         self.assertEqual([], self.ends)
 
     def test_terminal_closes_in_a_check(self):
-        """SIGHUP amid a check ends with an error, since not all was tried; behind it, with none."""
+        """SIGHUP during a check ends the process with an error; after the check, without one."""
         handlers = {}
         self.patch(signal, "signal", handlers.__setitem__)
         self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
@@ -248,7 +248,7 @@ class GuideTests(SynchronousTestCase):
         self.assertEqual([], self.ends)
 
     def test_defect(self):
-        """A defect is logged and ends the process, instead of being forgotten."""
+        """An unexpected exception is logged and ends the process."""
 
         async def reached():
             raise ZeroDivisionError
@@ -261,10 +261,10 @@ class GuideTests(SynchronousTestCase):
 
 
 class ReplaceableTests(SynchronousTestCase):
-    """A service that is away for a while."""
+    """A service that can be stopped and started again."""
 
     def setUp(self):
-        """Make one whose parts tell what they do."""
+        """Make a service whose parts record their starts and stops."""
         self.events = []
         test = self
 
@@ -278,7 +278,7 @@ class ReplaceableTests(SynchronousTestCase):
         self.service = RestartableService(Part)
 
     def test_away_and_back(self):
-        """It is stopped, and a new one started; both once, whoever asks twice."""
+        """The part is stopped and started anew, once each, however often that is requested."""
         self.service.startService()
         for _ in range(2):
             self.successResultOf(Deferred.fromCoroutine(self.service.stop_part()))
@@ -289,7 +289,7 @@ class ReplaceableTests(SynchronousTestCase):
         self.assertEqual("stopped", self.events[-1])
 
     def test_after_the_end(self):
-        """What has been stopped for good does not come back."""
+        """A part of a stopped service is not started again."""
         self.service.startService()
         self.successResultOf(self.service.stopService())
         self.successResultOf(Deferred.fromCoroutine(self.service.start_part()))
@@ -297,10 +297,10 @@ class ReplaceableTests(SynchronousTestCase):
 
 
 class OwnStateTests(SynchronousTestCase):
-    """The state directory of one quickstart."""
+    """The state directory of a quickstart."""
 
     def test_removed(self):
-        """Without a path it is a new directory, removed with all that is in it."""
+        """Without a path a temporary directory is used, and removed at the end."""
         state = LockedState(None)
         path = state.directory.path
         self.assertEqual(path.stat().st_mode & 0o777, 0o700)
@@ -311,17 +311,17 @@ class OwnStateTests(SynchronousTestCase):
         self.assertFalse(path.exists())
 
     def test_removed_without_service(self):
-        """It is removed also when nothing comes of the services."""
+        """A temporary directory is removed even if the service never starts."""
         state = LockedState(None)
         path = state.directory.path
         del state
         gc.collect()
         self.assertFalse(path.exists())
-        # Python tells of what it had to clean up by itself.
+        # Python warns about the implicit cleanup.
         self.flushWarnings()
 
     def test_kept(self):
-        """A directory that was asked for is kept."""
+        """A given directory is kept."""
         path = Path(self.mktemp())
         state = LockedState(path)
         state.startService()
@@ -329,7 +329,7 @@ class OwnStateTests(SynchronousTestCase):
         self.assertTrue(path.is_dir())
 
     def test_in_use(self):
-        """It belongs to one quickstart at a time."""
+        """A directory can be used by only one quickstart at a time."""
         path = Path(self.mktemp())
         first = LockedState(path)
         error = self.assertRaises(StateError, LockedState, path)
