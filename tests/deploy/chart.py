@@ -1,4 +1,4 @@
-"""The Helm chart in ``deploy``, rendered by helm, and without it."""
+"""The Helm chart in ``deploy``, rendered with and without helm."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ KUBERNETES = "1.30"
 
 
 def why_not_by_helm() -> str | None:
-    """Return why helm cannot be asked here, for a test's ``skip``."""
+    """Return why helm cannot be used here, for a test's ``skip``, or None."""
     if shutil.which("helm"):
         return None
     return "helm is not installed, which no registry of Debian's, Python's or Node's packages has"
 
 
 def chart_file(path: str) -> str:
-    """Return the text of a file of the chart, as ``.Files.Get``: empty where there is none."""
+    """Return the content of a file of the chart like ``.Files.Get``: empty if it is missing."""
     file = DEPLOY / path
     return file.read_text() if file.is_file() else ""
 
 
 def rendered(namespace: str = NAMESPACE, **values: Any) -> list[Object]:
-    """Return the objects of the chart without helm; ``values`` are beside those of its file.
+    """Return the chart's objects without helm; ``values`` override those of values.yaml.
 
-    Raises :class:`~tests.deploy.go_templates.TemplateFailed` where the chart refuses them.
+    Raises :class:`~tests.deploy.go_templates.TemplateFailed` if the chart rejects them.
     """
     templates = Templates()
     data = {
@@ -46,7 +46,7 @@ def rendered(namespace: str = NAMESPACE, **values: Any) -> list[Object]:
 
 
 def rendered_by_helm(directory: Path, namespace: str = NAMESPACE, **values: Any) -> list[Object]:
-    """Return the objects that helm makes; ``directory`` is for the file of values."""
+    """Return the objects that helm renders; the values file is written to ``directory``."""
     given = directory / "values.yaml"
     given.write_text(yaml.safe_dump(values))
     command = ["helm", "template", "yurttunnel", str(DEPLOY), "--values", str(given)]

@@ -1,7 +1,7 @@
-"""As much of Go's text/template and Helm's functions as the chart uses, for where there is no helm.
+"""The part of Go's text/template and Helm's functions that the chart uses, for use without helm.
 
-``test_chart`` holds it to the real thing where helm is on PATH. It has no pipelines, no methods but
-``.Files.Get``, and takes what it does not know for an error.
+``test_chart`` compares it with helm if that is on PATH. It supports no pipelines and no methods but
+``.Files.Get``, and raises an exception for anything that it does not support.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 
 
 def pieces(text: str) -> Iterator[tuple[str, str]]:
-    """Yield texts and actions; white space goes where a ``-`` says so."""
+    """Yield texts and actions; white space is trimmed beside a ``-``."""
     end, trims = 0, False
     for action in _ACTION.finditer(text):
         before = text[end : action.start()]
@@ -113,7 +113,7 @@ def pieces(text: str) -> Iterator[tuple[str, str]]:
 
 
 class _Words:
-    """An action, word by word."""
+    """The words of an action."""
 
     def __init__(self, action: str) -> None:
         self._words = _WORD.findall(action)
@@ -128,13 +128,13 @@ class _Words:
 
 
 class Templates:
-    """The templates of a chart; ``render`` gives the text of one."""
+    """The templates of a chart; ``render`` returns the output of one."""
 
     def __init__(self) -> None:
         self._defined: dict[str, list[Any]] = {}
 
     def render(self, text: str, data: Any) -> str:
-        """Return what the template ``text`` makes of ``data``; what it defines stays known."""
+        """Return the output of the template ``text`` for ``data``; keep its definitions."""
         given = iter(pieces(text))
         body, end = self._parse(given)
         if end:
@@ -142,7 +142,7 @@ class Templates:
         return self._run(body, data, ChainMap({"$": data}))
 
     def _parse(self, given: Iterator[tuple[str, str]]) -> tuple[list[Any], str]:
-        """Return a block as nodes, and the action that has ended it."""
+        """Return the nodes of a block, and the action that ends it."""
         nodes: list[Any] = []
         for kind, content in given:
             word, _, behind = content.partition(" ")
@@ -202,13 +202,13 @@ class Templates:
         pairs = sorted(found.items()) if isinstance(found, dict) else list(enumerate(found))
         done = []
         for pair in pairs:
-            # One name is for the item, two are for its place and the item.
+            # A single name is for the item; two names are for the index or key and the item.
             own = dict(zip(names, pair[2 - len(names) :], strict=True))
             done.append(self._run(blocks[0], pair[1], scope.new_child(own)))
         return "".join(done) if pairs else self._run(blocks[1], dot, scope)
 
     def _call(self, words: _Words, dot: Any, scope: Scope) -> Any:
-        """Return the value of what stands up to the end, or up to a closing parenthesis."""
+        """Return the value of the words up to the end or a closing parenthesis."""
         first = words.peek()
         if first in ("and", "or"):
             return self._either(words, dot, scope)
@@ -226,7 +226,7 @@ class Templates:
         return value(*given) if callable(value) else value
 
     def _either(self, words: _Words, dot: Any, scope: Scope) -> Any:
-        """Return what ``and`` or ``or`` does; what stands behind the decision has no value."""
+        """Return the value of ``and`` or ``or``, and skip operands after the deciding one."""
         stops_at = words.take() == "or"
         value, *rest = self._operands_apart(words)
         result = self._call(value, dot, scope)
@@ -237,7 +237,7 @@ class Templates:
         return result
 
     def _operands_apart(self, words: _Words) -> list[_Words]:
-        """Return the operands that follow, none of them evaluated."""
+        """Return the operands that follow, without evaluating them."""
         apart: list[_Words] = []
         while words.peek() not in ("", ")"):
             taken, depth = [words.take()], 0

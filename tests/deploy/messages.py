@@ -1,17 +1,17 @@
-"""Finds, in the source, the messages that an operator of server and agent can meet.
+"""Finds the messages that an operator of the programs may see in their source.
 
-What counts:
+Included are:
 
-- what is logged as a warning or worse: the first argument of ``warn``, ``error``, ``critical`` and
+- warnings and more severe log messages: the first argument of ``warn``, ``error``, ``critical`` and
   ``failure``;
-- what ends a start: the text of each exception in :data:`START_ERRORS`, and of ``exit_with_error``;
-- what is told as the reason of one of these: the text of each exception in :data:`REASONS`, and of
-  the calls and attributes in :data:`HANDED_ON`, which make the sentences that a message without
-  words of its own passes on.
+- errors that end a start: the text of each exception in :data:`START_ERRORS`, and of
+  ``exit_with_error``;
+- reasons in these: the text of each exception in :data:`REASONS`, and of the calls and attributes
+  in :data:`HANDED_ON`, which produce the text of messages that have no literal words.
 
-What does not count: defects of the program (``Defect: ...``), which all have one cure; the
-quickstart, which nobody operates; and the sentences behind ``--flag: `` about a value that cannot
-be parsed, which quote it and say what is expected.
+Excluded are defects of the program (``Defect: ...``), which share one remedy; the quickstart, which
+has no operator; and the errors after ``--flag: `` about a value that cannot be parsed, which quote
+the value and say what is expected.
 """
 
 from __future__ import annotations
@@ -80,29 +80,29 @@ HANDED_ON = {
         "_without_listener",
     },
 }
-"""What makes the sentences that messages without words of their own pass on: calls, attributes,
-names, and functions by what they return, by file."""
+"""The sources of text for messages without literal words, by file: calls, attributes, names, and
+functions with their return values."""
 
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}")
 _HOLE = "…"
 
 
 def key(message: str) -> str:
-    """Return what a message is known by: its literal words, whatever is filled in between."""
+    """Return the key of a message: its literal words, without the values of placeholders."""
     joined = _PLACEHOLDER.sub(_HOLE, message)
     return re.sub(rf"{_HOLE}+", _HOLE, " ".join(joined.split()))
 
 
 def has_words(message: str) -> bool:
-    """Return whether a message can be searched for, by at least one word of its own."""
+    """Return whether a message has a literal word to search for."""
     return re.search(r"[A-Za-z]{2}", key(message)) is not None
 
 
 class Messages(ast.NodeVisitor):
-    """The messages of one file: ``found`` by their keys, each with the number of its line.
+    """The messages of a file: ``found`` maps their keys to line numbers.
 
-    ``uses`` says for each whether it is logged, by the method of the logger, or ``start`` where it
-    ends a start, or ``reason`` where it is a part of others.
+    ``uses`` maps each key to its uses: the logger's method, ``start`` if the message ends a start,
+    or ``reason`` if it is part of other messages.
     """
 
     def __init__(self, handed_on: set[str]) -> None:
@@ -114,25 +114,25 @@ class Messages(ast.NodeVisitor):
         self._function = ""
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        """Note in which function what follows is."""
+        """Record the current function."""
         outer, self._function = self._function, node.name
         self.generic_visit(node)
         self._function = outer
 
     def visit_Return(self, node: ast.Return) -> None:
-        """Take sentences that a function gives."""
+        """Collect the text that a listed function returns."""
         if self._function in self._handed_on and node.value is not None:
             self._take(node.value)
         self.generic_visit(node)
 
     def visit_Yield(self, node: ast.Yield) -> None:
-        """Take sentences that a function gives one by one."""
+        """Collect the texts that a listed function yields."""
         if self._function in self._handed_on and node.value is not None:
             self._take(node.value)
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
-        """Note what a name stands for, and take sentences that are kept under a name."""
+        """Record what a name is bound to, and collect the text that is bound to a listed name."""
         for target in node.targets:
             if isinstance(target, ast.Name):
                 self._locals[target.id] = node.value
@@ -142,7 +142,7 @@ class Messages(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
-        """Take the text of an exception that is told to the operator."""
+        """Collect the text of an exception that is reported to the operator."""
         if isinstance(node.exc, ast.Call) and _name(node.exc.func) in START_ERRORS | REASONS:
             use = "start" if _name(node.exc.func) in START_ERRORS else "reason"
             for argument in node.exc.args:
@@ -150,7 +150,7 @@ class Messages(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """Take what is logged, passed on or printed at the end."""
+        """Collect text that is logged, passed on or printed at the exit."""
         name = _name(node.func)
         if name in LOG_METHODS and isinstance(node.func, ast.Attribute) and node.args:
             self._take(node.args[0], name)
@@ -184,13 +184,13 @@ def _name(function: ast.expr) -> str:
 
 
 def _parts(node: ast.expr) -> Iterator[str]:
-    """Yield the text of an expression, with a hole for each part that only a run knows."""
+    """Yield the text of an expression, with a hole for each part that is known only at run time."""
     match node:
         case ast.Constant(value=str(text)):
             yield text
         case ast.JoinedStr(values=values):
             for value in values:
-                # Braces of the text itself are doubled in a format, and there are none.
+                # In a format braces of the text would be doubled, but there are none.
                 yield from _parts(value)
         case ast.BinOp(left=left, op=ast.Add(), right=right):
             yield from _parts(left)

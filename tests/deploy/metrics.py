@@ -1,4 +1,4 @@
-"""All metrics that server and agent can show, with every label and value, and the alerts."""
+"""All metrics of the programs with their labels and values, and the alerts."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ CLOSING = re.compile(r"\.close\(\s*Code\.([A-Z_]+)")
 
 
 def registries() -> tuple[MetricRegistry, ...]:
-    """Return what a scrape of each program shows when everything is switched on."""
+    """Return the metrics of each program with every feature enabled."""
     of_process = {
         "counters": TunnelCounters(),
         "memory": MemoryBudget(1),
@@ -173,7 +173,7 @@ def _sibling_stats() -> siblings.SiblingStats:
 
 
 def samples():
-    """Return the labels, with all values seen, of each series that the programs can show."""
+    """Return each series of the programs with its labels and all their values."""
     found: dict[str, dict[str, set[str]]] = {}
     for registry in registries():
         for family in registry:
@@ -186,10 +186,10 @@ def samples():
 
 
 def session_ends():
-    """Return the codes with which a session can end at the server, as labels.
+    """Return the codes with which a server can end a session, as label values.
 
-    They are those of violations in the protocol core, and those that the server ends sessions with.
-    Every code is shown, those with which nobody is let in as well: an alert on these never fires.
+    They are the codes of violations in the protocol core, and those with which the server closes
+    sessions. The metric also has codes of rejected handshakes, but an alert on these never fires.
     """
     package = REPOSITORY / "yurttunnel"
     core = [path.read_text() for path in (package / "wire").glob("*.py")]

@@ -1,7 +1,6 @@
-"""Compares what Roles and ClusterRoles grant with what is used: what is missing, what superfluous.
+"""Compares the permissions of Roles and ClusterRoles with their use: missing and superfluous ones.
 
-Both are lists of objects without a cluster: rendered manifests on one side, requests that somebody
-has recorded on the other.
+No cluster is needed: the permissions are in rendered manifests, and the requests are recorded.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ Object = dict[str, Any]
 GENERATED_NAMES = frozenset(
     {"certificatesigningrequests", "endpointslices", "events", "nodes", "pods"}
 )
-"""Resources whose objects have names that no manifest can list."""
+"""Resources with object names that a manifest cannot list."""
 
 UNNAMED_VERBS = frozenset({"create", "deletecollection"})
-"""Verbs that no ``resourceNames`` can be used with: the request does not have the name."""
+"""Verbs for which ``resourceNames`` has no effect, since the request does not have the name."""
 
 
 @dataclass(frozen=True, order=True, slots=True)
 class Request:
-    """One request to the API, or to a kubelet that asks the API whether it is allowed.
+    """A request to the API server, or to a kubelet that asks the API server for authorization.
 
-    ``namespace`` is empty for what is in none, and for lists of all namespaces; ``name`` is empty
-    where the request has none. A list or watch that selects ``metadata.name`` has that name.
-    ``verb`` is that of Kubernetes (``get``, ``list``, ``create``...), not that of HTTP.
+    ``namespace`` is empty for cluster-scoped resources and for lists of all namespaces; ``name`` is
+    empty if the request has none. A list or watch that selects ``metadata.name`` has that name.
+    ``verb`` is the verb of Kubernetes (``get``, ``list``, ``create``...), not the HTTP method.
     """
 
     user: str
@@ -40,13 +39,13 @@ class Request:
 
     @property
     def checked_name(self) -> str:
-        """The name that is compared with permissions: to create an object has none."""
+        """The name for the permission check, which is empty for the creation of an object."""
         creates_object = self.verb in UNNAMED_VERBS and not self.subresource
         return "" if creates_object else self.name
 
     @property
     def path(self) -> str:
-        """The resource as rules write it, with its subresource."""
+        """The resource with its subresource, as in rules."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def __str__(self) -> str:
@@ -57,9 +56,9 @@ class Request:
 
 @dataclass(frozen=True, order=True, slots=True)
 class Grant:
-    """The smallest part of a rule: one verb, one resource, one name or all (empty).
+    """The smallest part of a rule: one verb, one resource, and one name or all (empty).
 
-    ``namespace`` is empty when it holds everywhere. ``role`` says where it is written.
+    ``namespace`` is empty for all namespaces. ``role`` names the role that has the rule.
     """
 
     role: str
@@ -71,7 +70,7 @@ class Grant:
     namespace: str
 
     def allows(self, request: Request) -> bool:
-        """Return whether it allows ``request``."""
+        """Return whether the grant allows ``request``."""
         return (
             self.subject in _subjects_of(request.user)
             and self.verb in (request.verb, "*")
@@ -90,7 +89,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The differences: what is used and not granted; sentences about what is granted in vain."""
+    """The differences: requests without permission, and descriptions of superfluous grants."""
 
     missing: tuple[Request, ...]
     superfluous: tuple[str, ...]
@@ -102,12 +101,11 @@ class Audit:
 def audit(
     objects: Iterable[Object], used: Iterable[Request], users: Iterable[str] | None = None
 ) -> Audit:
-    """Compare what ``objects`` grant with the requests ``used``.
+    """Compare the permissions in ``objects`` with the requests ``used``.
 
-    ``users`` are those about whom is asked: requests of others are left out, and so is what is
-    granted to others; by default everybody is looked at. What is too wide counts as superfluous:
-    a grant for all namespaces that is used in one only, and one for all names where every request
-    has the same few.
+    ``users`` restricts the comparison to requests of these users and grants to them; by default all
+    users are included. Grants that are too wide count as superfluous: a grant for all namespaces
+    that is used in only one, and a grant for all names if every request has a name.
     """
     grants = list(grants_of(objects))
     requests = sorted(set(used))
@@ -125,9 +123,9 @@ def audit(
 
 
 def grants_of(objects: Iterable[Object]) -> Iterator[Grant]:
-    """Yield what the bindings among ``objects`` grant, taken apart; raises ``LookupError``.
+    """Yield the grants of all bindings in ``objects``.
 
-    That is for a binding whose role is not among the objects.
+    Raises ``LookupError`` if the role of a binding is not among them.
     """
     objects = list(objects)
     roles = {
@@ -177,7 +175,7 @@ def _name_of(subject: Object) -> str:
 
 
 def _subjects_of(user: str) -> Iterator[str]:
-    """Yield the user, and the groups that every user of this kind is in."""
+    """Yield the user, and the groups of every user of this kind."""
     yield user
     yield "group system:authenticated"
     parts = user.split(":")

@@ -1,9 +1,8 @@
-"""Writes what the code says into the references of metrics and messages.
+"""Generates columns of the reference pages for metrics and messages, and the page of flags.
 
-``python -m tests.deploy.reference`` writes ``docs/flags.md``, and fills in the columns of
-``docs/metrics.md`` and ``docs/messages.md`` that are made from the code. Which rows these have, in
-which order, and the last column are written by people; that no row is missing is for
-``test_operations`` to say.
+``python -m tests.deploy.reference`` writes ``docs/flags.md``, and the columns of
+``docs/metrics.md`` and ``docs/messages.md`` that are generated from the code. Their rows, the order
+of the rows and the last column are written by hand; ``test_operations`` fails if a row is missing.
 """
 
 from __future__ import annotations
@@ -53,32 +52,32 @@ METRIC = re.compile(
     r"\b(?:yurttunnel|konnectivity|process|(?:node_)?yurthub|(?:kube|yurt)proxy)_\w+"
 )
 LEVELS = {"warn": "warn", "error": "error", "critical": "critical", "failure": "critical"}
-"""Levels of the log by the logger's methods; a failure is a critical message with a traceback."""
+"""Log levels by the logger's methods; a failure is a critical message with a traceback."""
 
 
 def cells_of(row: str) -> list[str]:
-    """Return the cells of a row of a table."""
+    """Return the cells of a table row."""
     return [cell.strip() for cell in row.removeprefix("|").removesuffix("|").split(" | ")]
 
 
 def rows_of(text: str) -> Iterator[list[str]]:
-    """Return the cells of each row whose first cell begins with code."""
+    """Return the cells of each row whose first cell starts with code."""
     return (cells_of(line) for line in text.splitlines() if line.startswith("| `"))
 
 
 def named_in(cell: str) -> list[str]:
-    """Return what stands in a cell as code."""
+    """Return the code spans of a cell."""
     return CODE.findall(cell)
 
 
 @functools.cache
 def messages_by_file() -> dict[str, Messages]:
-    """Return the messages of each file of the programs, by its name."""
+    """Return the messages of each source file by its name."""
     return {name: messages_of(path, name) for path, name in source_files(REPOSITORY)}
 
 
 def uses_of_messages() -> dict[str, set[str]]:
-    """Return how each message of the programs comes, by its key."""
+    """Return the log level of each message, or its other use, by its key."""
     uses: dict[str, set[str]] = {}
     for messages in messages_by_file().values():
         for text, of_file in messages.uses.items():
@@ -87,12 +86,12 @@ def uses_of_messages() -> dict[str, set[str]]:
 
 
 def families() -> dict[str, MetricFamily]:
-    """Return the metrics of both programs, by their names."""
+    """Return the metrics of all programs by name."""
     return {family.name: family for registry in registries() for family in registry}
 
 
 def alerts_by_metric() -> dict[str, list[str]]:
-    """Return the alerts that ask for each metric, in the order of the rules."""
+    """Return the alerts that use each metric, in the order of the rules."""
     alerts: dict[str, list[str]] = {}
     for group in yaml.safe_load(RULES.read_text())["groups"]:
         for rule in group["rules"]:
@@ -109,10 +108,10 @@ def known() -> frozenset[str]:
 
 
 def _rewritten(page: Path, middle: Callable[[list[str]], list[str]]) -> str:
-    """Return a page whose tables have, between first and last column, what ``middle`` returns.
+    """Return a page with the middle columns of its tables replaced by ``middle``.
 
-    ``middle`` is called with what stands as code in the first cell of a row. A row whose names the
-    code does not have stays as it is.
+    ``middle`` is called with the code spans in the first cell of a row. A row whose names do not
+    exist in the code is unchanged.
     """
     lines = []
     for line in page.read_text().splitlines():
@@ -124,7 +123,7 @@ def _rewritten(page: Path, middle: Callable[[list[str]], list[str]]) -> str:
 
 
 def metrics_page() -> str:
-    """Return ``docs/metrics.md`` with types, labels, texts and alerts as the code has them."""
+    """Return ``docs/metrics.md`` with types, labels, texts and alerts from the code."""
     exist, alerts = families(), alerts_by_metric()
 
     def middle(names: list[str]) -> list[str]:
@@ -144,7 +143,7 @@ def metrics_page() -> str:
 
 
 def messages_page() -> str:
-    """Return ``docs/messages.md`` with the level of each message as the code has it."""
+    """Return ``docs/messages.md`` with the level of each message from the code."""
     uses = uses_of_messages()
 
     def middle(names: list[str]) -> list[str]:
@@ -156,7 +155,7 @@ def messages_page() -> str:
 
 
 def flags_page() -> str:
-    """Return ``docs/flags.md``: the flags of each command, as its help has them."""
+    """Return ``docs/flags.md``: the flags of each command, as in its help."""
     parts = [_FLAGS_BEGIN]
     for name, options in COMMANDS.items():
         help = options().help()

@@ -1,4 +1,4 @@
-"""The manifests as kubectl renders them, and what is looked up in them."""
+"""The manifests as kubectl renders them, and lookups in them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DEPLOY = REPOSITORY / "deploy"
 BASE = DEPLOY / "base"
 
 OLDEST = (1, 21)
-"""The oldest kubectl whose Kustomize (4) takes directories as resources."""
+"""The oldest kubectl whose Kustomize (4) accepts directories as resources."""
 
 Object = dict[str, Any]
 
@@ -29,7 +29,7 @@ def overlays() -> list[Path]:
 
 @functools.cache
 def usable_kubectls() -> tuple[str, ...]:
-    """Return the paths of the kubectls that can render the overlays, the newest last."""
+    """Return the paths of the kubectls that can render the overlays, oldest first."""
     found = find_kubectls()
     return tuple(
         path
@@ -39,13 +39,13 @@ def usable_kubectls() -> tuple[str, ...]:
 
 
 def why_not_rendered() -> str | None:
-    """Return why nothing can be rendered here, for a test's ``skip``."""
+    """Return why nothing can be rendered here, for a test's ``skip``, or None."""
     return None if usable_kubectls() else "no kubectl from 1.21 on is in PATH or KUBECTL"
 
 
 @functools.cache
 def rendered_text(directory: Path, kubectl: str) -> str:
-    """Return what ``kubectl kustomize`` prints; it must succeed and warn of nothing."""
+    """Return the output of ``kubectl kustomize``, which must succeed without warnings."""
     done = subprocess.run(
         [kubectl, "kustomize", str(directory)], capture_output=True, text=True, timeout=60
     )
@@ -55,19 +55,19 @@ def rendered_text(directory: Path, kubectl: str) -> str:
 
 
 def render(directory: Path) -> list[Object]:
-    """Return the objects of a kustomization, by the newest kubectl."""
+    """Return the objects of a kustomization, rendered by the newest kubectl."""
     return read_objects(rendered_text(directory, usable_kubectls()[-1]))
 
 
 def read_objects(text: str) -> list[Object]:
-    """Read the objects in a text, by PyYAML's C parser where it has been built with that."""
+    """Return the objects in a text, parsed by PyYAML's C parser if available."""
     return list(yaml.load_all(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
 
 
 def read_base() -> list[Object]:
-    """Return the objects of the base without kubectl; the image is as in the files.
+    """Return the objects of the base without kubectl; image names have no tags.
 
-    For tests that need its roles where there is no kubectl, or an old one.
+    This is for tests that need its roles without kubectl, or with an old one.
     """
     files = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
     return [each for name in files for each in yaml.safe_load_all((BASE / name).read_text())]
@@ -79,13 +79,13 @@ def of_kind(objects: list[Object], *kinds: str) -> list[Object]:
 
 
 def named(objects: list[Object], kind: str, name: str) -> Object:
-    """Return the one object of a kind and name."""
+    """Return the only object of a kind and name."""
     (found,) = [each for each in of_kind(objects, kind) if each["metadata"]["name"] == name]
     return found
 
 
 def server_of(objects: list[Object]) -> Object:
-    """Return the servers' workload: a Deployment, or a DaemonSet where firewall rules steer."""
+    """Return the server's workload: a Deployment, or a DaemonSet with firewall rules."""
     (found,) = [
         each
         for each in of_kind(objects, "Deployment", "DaemonSet")
@@ -101,7 +101,7 @@ def pod_of(workload: Object) -> Object:
 
 
 def containers(objects: list[Object]) -> Iterator[Object]:
-    """Yield all containers, those that come first included."""
+    """Yield all containers, including init containers."""
     for workload in of_kind(objects, "Deployment", "DaemonSet"):
         pod = pod_of(workload)
         yield from pod.get("initContainers", [])
@@ -109,9 +109,9 @@ def containers(objects: list[Object]) -> Iterator[Object]:
 
 
 def flags_of(workload: Object, host_ip: str = "192.0.2.10") -> tuple[list[str], str, list[str]]:
-    """Return the arguments of its one container: those of twist, the command, those of the command.
+    """Return the only container's arguments: those of twist, the command, and its flags.
 
-    Variables are put in, as Kubernetes does it; one that is not defined is an error.
+    Variables are replaced as by Kubernetes; an undefined one raises an AssertionError.
     """
     (container,) = pod_of(workload)["containers"]
     samples = {

@@ -1,8 +1,7 @@
-"""Prints how large each room of the package is: ``python -m tests.deploy.rooms``.
+"""Prints the size of each room of the package: ``python -m tests.deploy.rooms``.
 
-A room is a package directly below ``yurttunnel``, with all that lies in it; ``yurtlab``, the other
-package of the repository, counts as one. Lines are those of the modules, empty ones and comments
-included.
+A room is a package directly below ``yurttunnel`` with its subpackages; ``yurtlab``, the other
+package of the repository, counts as one. Line counts include empty lines and comments.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ LAB = "yurtlab"
 
 
 class Room(NamedTuple):
-    """A package, and how many modules and lines it has."""
+    """A package with its numbers of modules and lines."""
 
     name: str
     modules: int
@@ -23,7 +22,7 @@ class Room(NamedTuple):
 
 
 def rooms() -> list[Room]:
-    """Return the rooms, by their names."""
+    """Return the rooms, with ``yurtlab`` last."""
     tops = [*sorted(REPOSITORY.glob("yurttunnel/*/__init__.py")), REPOSITORY / LAB / "__init__.py"]
     found = []
     for package in tops:

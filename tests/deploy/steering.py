@@ -1,4 +1,4 @@
-"""What servers tell of steering, with every series that they can show."""
+"""The steering metrics of a server, with every series."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from yurttunnel.steering.report import (
 
 
 def add_steering(registry: MetricRegistry) -> None:
-    """Have ``registry`` show what a server does whose ways are all switched on."""
+    """Add the metrics of a server with every kind of steering enabled to ``registry``."""
     families = tuple(
         FamilyReport(version=version, last_success=1.0, syncs=dict.fromkeys(RESULTS, 1))
         for version in (4, 6)
@@ -36,7 +36,7 @@ def add_steering(registry: MetricRegistry) -> None:
 
 
 def all_steering_families() -> MetricRegistry:
-    """Return the registry of only that."""
+    """Return a registry with only the steering metrics."""
     registry = MetricRegistry()
     add_steering(registry)
     return registry

@@ -1,4 +1,4 @@
-"""The page about the command and its socket: the commands there are, and what a socket answers."""
+"""The page about the command and its socket: all commands, and the socket's responses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _COMMAND = re.compile(r"yurttunnel ([a-z -]+[a-z])")
 
 
 def part(heading: str) -> str:
-    """Return what the page has below a heading of the second level, or before the first one."""
+    """Return the section of the page below a second-level heading, or the part before the first."""
     found: str = PAGE.read_text().partition(f"\n## {heading}\n" if heading else "\n")[2]
     return found.partition("\n## ")[0]
 
@@ -43,16 +43,16 @@ class CommandTests(SynchronousTestCase):
     """The table of commands."""
 
     def test_each_command_has_its_row(self) -> None:
-        """They are those that there are, in the order of the help."""
+        """The table has all commands, in the order of the help."""
         rows = [_COMMAND.findall(first) for first, *_ in rows_of(part(""))]
         self.assertEqual([[each.name] for each in all_commands().each()], rows)
 
 
 class SocketTests(SynchronousTestCase):
-    """The table of what is below ``/v1``."""
+    """The table of the paths below ``/v1``."""
 
     def setUp(self) -> None:
-        """Read it, and put a server together."""
+        """Read the table and make a server."""
         self.rows = {
             named_in(request)[0]: (named_in(parameters), named_in(fields))
             for request, parameters, fields in rows_of(part("The socket"))
@@ -65,13 +65,13 @@ class SocketTests(SynchronousTestCase):
         self.addCleanup(self.server.end_what_was_begun)
 
     def ask(self, request: str, parameters: Parameters | None = None) -> Answer:
-        """Ask the server."""
+        """Send a request to the server."""
         target = f"{request}?{urlencode(parameters)}" if parameters else request
         line = f"{target} HTTP/1.0\r\n\r\n"
         return parse(self.server.send(line.encode()))
 
     def answered(self, request: str, **parameters: str) -> dict[str, object]:
-        """Ask for what has to succeed, and see that its row has all that is said."""
+        """Send a request that must succeed, and compare the response with its row."""
         answer = self.ask(request, parameters)
         self.assertEqual(200, answer.status, answer.body)
         told: dict[str, object] = json.loads(answer.body)
@@ -83,7 +83,7 @@ class SocketTests(SynchronousTestCase):
         return told
 
     def test_fields(self) -> None:
-        """Each answer has the fields of its row, for the parameters that stand there."""
+        """Each response has the fields of its row, for the parameters in the row."""
         made = self.answered("POST /v1/tokens", lifetime="1h")
         opened = self.answered(
             "POST /v1/forwards", forward="9000=edge-1/127.0.0.1:80", replace="true"
@@ -96,7 +96,7 @@ class SocketTests(SynchronousTestCase):
         self.assertEqual({}, self.rows)
 
     def test_parameters(self) -> None:
-        """No page takes another parameter than those that stand there."""
+        """No path accepts a parameter that is not in its row."""
         for request, (documented, _) in self.rows.items():
             if documented:
                 refused = self.ask(request, {"other": "x"})
@@ -105,11 +105,11 @@ class SocketTests(SynchronousTestCase):
                 self.assertIn(expected, refused.body.decode(), request)
 
     def test_a_server(self) -> None:
-        """A server without a cluster answers each request of the table, and no other."""
+        """A server without a cluster serves each request of the table, and no other."""
         self.assertEqual(self.rows.keys(), served(self.server))
 
     def test_other_programs(self) -> None:
-        """They have ``/v1/process``, with the name of their node, and nothing else."""
+        """Other programs serve only ``/v1/process``, with the name of their node."""
         self.assertLess(OF_EVERY_PROGRAM, self.rows.keys())
         _, fields = self.rows["GET /v1/process"]
         for make in (agent_pages, hub_pages, proxy_pages):
@@ -122,7 +122,7 @@ class SocketTests(SynchronousTestCase):
                 )
 
     def test_nodes(self) -> None:
-        """What is asked for ``yurttunnel nodes`` and ``node`` has the fields of the runbook."""
+        """The responses for ``yurttunnel nodes`` and ``node`` have the fields of the runbook."""
         text = section("Looking inside").partition("\n### /nodes\n")[2]
         table, _, further = text.partition("\n`/nodes/NAME` has these fields")
         fields = {name for first, *_ in rows_of(table) for name in named_in(first)}
@@ -135,7 +135,7 @@ class SocketTests(SynchronousTestCase):
             self.assertLessEqual(more, {*named_in(further)})
 
     def test_pages_of_the_meta_port_alone(self) -> None:
-        """A hub takes no token by its socket, and lists no pods."""
+        """A hub's socket accepts no token and does not list pods."""
         hub = hub_pages(ThreadlessReactor(), self.directory)
         self.addCleanup(hub.end_what_was_begun)
         for target, method, status in (("/v1/token", "POST", 404), ("/pods", "GET", 403)):
@@ -144,7 +144,7 @@ class SocketTests(SynchronousTestCase):
 
 
 def served(pages: SocketPages) -> set[str]:
-    """Return the requests below ``/v1`` that are answered, by the methods that a page allows."""
+    """Return the requests below ``/v1`` that are served, by the allowed methods of each path."""
     listed = json.loads(pages.site.ask("/v1").body)["paths"]
     found = set()
     for path in ("/v1", *listed):
@@ -154,7 +154,7 @@ def served(pages: SocketPages) -> set[str]:
 
 
 def named(told: dict[str, object]) -> list[str]:
-    """Return the fields of an answer, each list with those of its first object behind it."""
+    """Return the fields of a response; a list is followed by the fields of its first object."""
     found = []
     for name, value in told.items():
         found.append(name)

@@ -1,4 +1,4 @@
-"""The Helm chart has the objects of the kustomizations, one for one."""
+"""The Helm chart renders the same objects as the kustomizations."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CASES: dict[str, tuple[dict, list[Path], list[Path]]] = {
         ],
     ),
 }
-"""Values of the chart, and the resources and components of a kustomization that mean the same."""
+"""Values of the chart, and the equivalent resources and components of a kustomization."""
 
 ARGS, TOLERATIONS = "/spec/template/spec/containers/0/args", "/spec/template/spec/tolerations"
 
@@ -68,7 +68,7 @@ OPERATIONS = (
     f"{{op: add, path: {TOLERATIONS}/2, value: {{operator: Exists}}}}",
     f"{{op: test, path: {TOLERATIONS}/1/effect, value: NoExecute}}",
 )
-"""Patches of the server's Deployment by RFC 6902, of which some cannot be done."""
+"""Patches of the server's Deployment by RFC 6902, some of which must fail."""
 
 _POD, _CONTAINER = "spec: {template: {spec: %s}}", "{containers: [{name: yurt-tunnel-server, %s}]}"
 
@@ -102,49 +102,49 @@ MERGES = (
     ("ServiceAccount", "yurt-tunnel-agent", "imagePullSecrets: [{name: a}]"),
     ("ClusterRole", "yurt-tunnel-agent", "rules: [{apiGroups: [a], resources: [b], verbs: [c]}]"),
 )
-"""Objects by kind and name, and strategic merges of them."""
+"""Kinds and names of objects, and strategic merge patches for them."""
 
 API_VERSIONS = {
     "Deployment": "apps/v1",
     "ClusterRole": "rbac.authorization.k8s.io/v1",
 }
-"""Of these kinds; ``v1`` of others."""
+"""API versions by kind; ``v1`` for other kinds."""
 
 
 def by_key(objects):
-    """Return objects by what tells them apart, which has to be different."""
+    """Return objects by their keys, which must be unique."""
     found = {key(each): each for each in objects}
     assert len(found) == len(objects)
     return found
 
 
 class SameObjectsTests(KustomizationTestCase):
-    """What ``helm install`` brings to a cluster, and what ``kubectl apply -k`` does."""
+    """``helm install`` and ``kubectl apply -k`` create the same objects."""
 
     maxDiff = None
 
     def kustomized(self, resources, components, **fields):
-        """Return the objects of a kustomization by what tells them apart."""
+        """Return the objects of a kustomization by their keys."""
         if components:
             fields["components"] = components
         directory = self.kustomization(resources[0], resources=resources, **fields)
         return by_key(render(directory))
 
     def assert_same(self, wanted, objects):
-        """Fail unless each object is there, as it is wanted, and no other."""
+        """Check that the objects are exactly the expected ones."""
         found = by_key(objects)
         self.assertEqual(wanted.keys(), found.keys())
         for each, content in wanted.items():
             self.assertEqual(content, found[each])
 
     def test_each_way(self):
-        """For each way of steering, and what goes with it."""
+        """Both render the same objects for each kind of steering and its options."""
         for name, (values, resources, components) in CASES.items():
             with self.subTest(name):
                 self.assert_same(self.kustomized(resources, components), rendered(**values))
 
     def test_another_namespace(self):
-        """All goes there, but for the right to write events about what is in no namespace."""
+        """In another namespace only the right to write events for cluster objects stays behind."""
         wanted = self.kustomized(
             [OVERLAYS / "dns"],
             [],
@@ -154,7 +154,7 @@ class SameObjectsTests(KustomizationTestCase):
         self.assert_same(wanted, rendered("mine", steering="dns"))
 
     def test_image_replicas_flags_and_patches(self):
-        """What is changed by values is what a kustomization of one's own changes."""
+        """Changes by values are the same as changes by a kustomization."""
         patch = "- {op: replace, path: /spec/type, value: LoadBalancer}"
         service = {"kind": "Service", "name": "x-tunnel-server-svc"}
         flag = "--cert-dns-names=tunnel.example.com"
@@ -178,7 +178,7 @@ class SameObjectsTests(KustomizationTestCase):
         self.assert_same(by_key(render(directory)), rendered(**values))
 
     def assert_same_of_patch(self, kind, name, patch):
-        """Fail unless a patch does the same by either, or neither takes it."""
+        """Check that a patch has the same result in both, or fails in both."""
         patches = [{"target": {"kind": kind, "name": name}, "patch": patch}]
         directory = self.kustomization(BASE)
         content = yaml.safe_load((directory / "kustomization.yaml").read_text())
@@ -193,13 +193,13 @@ class SameObjectsTests(KustomizationTestCase):
             self.assert_same(wanted, rendered(patches=patches))
 
     def test_operations(self):
-        """Each one of RFC 6902 changes what it names, or is refused; a test changes nothing."""
+        """Each RFC 6902 operation has the same result or is rejected by both."""
         for operation in OPERATIONS:
             with self.subTest(operation):
                 self.assert_same_of_patch("Deployment", "yurt-tunnel-server", f"- {operation}")
 
     def test_merges(self):
-        """Items of lists are merged where they have a key, and replaced where they have none."""
+        """Lists with a merge key are merged, and other lists are replaced."""
         for kind, name, merge in MERGES:
             with self.subTest(merge):
                 version = API_VERSIONS.get(kind, "v1")
@@ -207,7 +207,7 @@ class SameObjectsTests(KustomizationTestCase):
                 self.assert_same_of_patch(kind, name, head + merge)
 
     def test_the_patches_that_files_name(self):
-        """What a comment in the base has for those who need it can be pasted into the values."""
+        """The patch in a comment of the base can be used as a value of the chart."""
         lines = (BASE / "agent-rbac.yaml").read_text().splitlines()
         comment = "\n".join(line[2:] for line in lines if line.startswith("#   "))
         ((only,),) = yaml.safe_load(comment).values()
@@ -215,10 +215,10 @@ class SameObjectsTests(KustomizationTestCase):
 
 
 class ValuesTests(unittest.SynchronousTestCase):
-    """What the chart makes of its values."""
+    """The effect of the chart's values."""
 
     def test_the_proxy_is_told_where_the_api_is(self):
-        """Its address stands in the place of the one that is to be changed."""
+        """The value of the API's address replaces the placeholder in the proxy's flags."""
         objects = rendered(proxy=MASTER, proxyArgs=["--mode=user"])
         arguments, _, flags = flags_of(named(objects, "DaemonSet", "yurt-proxy"))
         self.assertEqual([], arguments)
@@ -226,7 +226,7 @@ class ValuesTests(unittest.SynchronousTestCase):
         self.assertEqual("--mode=user", flags[-1])
 
     def test_the_proxy_goes_as_its_page_says(self):
-        """All remove their rules at once, and then there is none."""
+        """The proxy is removed as its page says: its rules everywhere, then the DaemonSet."""
         command = next(
             block.text
             for block in blocks(DEPLOY / "proxy" / "README.md")
@@ -243,14 +243,14 @@ class ValuesTests(unittest.SynchronousTestCase):
         self.assertNotIn("yurt-proxy", left)
 
     def test_the_agents_get_flags_of_their_own(self):
-        """And nobody else does."""
+        """The agents' flags apply to the agents only."""
         objects = rendered(agentArgs=["--v=4"])
         *_, flags = flags_of(named(objects, "DaemonSet", "yurt-tunnel-agent"))
         self.assertEqual("--v=4", flags[-1])
         self.assertNotIn("--v=4", flags_of(server_of(objects))[2])
 
     def test_what_does_not_go_together_is_refused(self):
-        """With a sentence that names the value."""
+        """Conflicting values are rejected with a message that names the value."""
         for values, sentence in (
             ({"passThrough": True}, "passThrough: it needs steering"),
             ({"proxyArgs": ["--v=4"]}, "proxyArgs: they need proxy"),
@@ -268,7 +268,7 @@ class ValuesTests(unittest.SynchronousTestCase):
             self.assertIn(sentence, str(error))
 
     def test_an_object_can_be_removed(self):
-        """By a strategic merge, as in a kustomization."""
+        """A strategic merge patch can delete an object."""
         objects = rendered(
             patches=[
                 {
@@ -280,7 +280,7 @@ class ValuesTests(unittest.SynchronousTestCase):
         self.assertEqual([], of_kind(objects, "PodDisruptionBudget"))
 
     def test_the_schema_knows_every_value_and_every_way(self):
-        """So a name that is written wrong is an error, and not left out."""
+        """The schema lists every value and every kind of steering, so that typing errors fail."""
         schema = json.loads(chart_file("values.schema.json"))["properties"]
         values = yaml.safe_load(chart_file("values.yaml"))
         self.assertEqual(schema.keys() - {"global"}, values.keys())
@@ -288,7 +288,7 @@ class ValuesTests(unittest.SynchronousTestCase):
         self.assertEqual({"none", *ways}, set(schema["steering"]["enum"]))
 
     def test_the_schema_wants_what_would_be_nothing(self):
-        """An image without a name or a tag is none, and ``null`` takes a value away."""
+        """The schema rejects an empty image name or tag, and null for required values."""
         schema = json.loads(chart_file("values.schema.json"))
         image = schema["properties"]["image"]
         self.assertEqual(["image", "steering"], schema["required"])
@@ -312,10 +312,10 @@ def _patch(op, place, value):
 
 
 class TemplatesTests(unittest.SynchronousTestCase):
-    """The evaluator does what Go's template language says."""
+    """The template evaluator behaves like Go's template language."""
 
     def test_language(self):
-        """Blocks, variables, ranges, operands and white space."""
+        """Blocks, variables, ranges, operands and white space are supported."""
         for text, expected in (
             ("a {{- 1 -}} b", "a1b"),
             ("{{- /* a comment */}}x", "x"),
@@ -333,20 +333,20 @@ class TemplatesTests(unittest.SynchronousTestCase):
             self.assertEqual(expected, Templates().render(text, data), text)
 
     def test_what_is_not_known_is_an_error(self):
-        """A function or a sign of the language that is not here is not passed over."""
+        """An unsupported function or operator is an error."""
         self.assertRaises(KeyError, Templates().render, "{{ upper .x }}", {})
         self.assertRaises(ValueError, Templates().render, "{{ .x | quote }}", {})
 
 
 class HelmTests(unittest.SynchronousTestCase):
-    """Helm itself, where it is on PATH: it makes what the evaluator makes of the same."""
+    """Helm, if it is on PATH, renders the same output as the evaluator."""
 
     skip = why_not_by_helm()
 
     maxDiff = None
 
     def test_lint(self):
-        """It finds nothing to complain of."""
+        """helm lint reports no problems."""
         done = subprocess.run(
             ["helm", "lint", "--strict", str(DEPLOY)],
             capture_output=True,
@@ -356,7 +356,7 @@ class HelmTests(unittest.SynchronousTestCase):
         self.assertEqual(0, done.returncode, done.stdout)
 
     def test_it_makes_the_same(self):
-        """For each way, in a namespace of one's own, and of each strategic merge."""
+        """Helm renders the same for each kind of steering and each strategic merge patch."""
         directory = Path(self.mktemp())
         directory.mkdir()
         for name, (values, *_) in CASES.items():
@@ -370,7 +370,7 @@ class HelmTests(unittest.SynchronousTestCase):
                 self.assertEqual(by_key(rendered(patches=patches)), by_helm)
 
     def test_a_value_that_does_not_exist(self):
-        """The schema has it refused, and one that is nothing."""
+        """Helm rejects unknown and empty values by the schema."""
         directory = Path(self.mktemp())
         directory.mkdir()
         for word, values in (

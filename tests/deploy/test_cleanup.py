@@ -1,4 +1,4 @@
-"""The job that removes firewall rules where nothing but kubectl is at hand."""
+"""The Job that removes firewall rules on nodes that can be reached only through kubectl."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ PLACEHOLDER = "NODE"
 
 
 class CleanupTests(RenderedTestCase):
-    """It does on one machine what the server with firewall rules may do there, and no more."""
+    """On one node the Job has the rights of the server with firewall rules, and no more."""
 
     def setUp(self):
-        """Render it, and the server."""
+        """Render the Job and the server."""
         (self.job,) = render(DIRECTORY)
         (self.container,) = pod_of(self.job)["containers"]
         self.server = pod_of(server_of(render(DEPLOY / "overlays" / "iptables")))
 
     def test_every_kubectl_renders_the_same(self):
-        """It is one Job, in the form of its kind."""
+        """Every kubectl renders the same valid Job."""
         self.assertEqual(1, len({rendered_text(DIRECTORY, each) for each in usable_kubectls()}))
         models.V1Job.model_validate(self.job)
 
     def test_the_program_takes_its_arguments(self):
-        """They say to remove the rules, and nothing else is started."""
+        """The program accepts its arguments, which only remove the rules."""
         command, *flags = self.container["args"]
         self.assertEqual("yurttunnel-server", command)
         options = ServerOptions()
@@ -49,7 +49,7 @@ class CleanupTests(RenderedTestCase):
         self.assertTrue(options.settings.cleanup_iptables)
 
     def test_it_has_the_rights_of_the_server(self):
-        """Image, security, the network of the machine and the lock are those of the server."""
+        """Image, security context, host network and lock file are those of the server."""
         (server,) = self.server["containers"]
         for field in ("image", "securityContext"):
             self.assertEqual(server[field], self.container[field])
@@ -60,17 +60,17 @@ class CleanupTests(RenderedTestCase):
         self.assertIn(volume, self.server["volumes"])
 
     def test_it_asks_nothing_of_the_cluster(self):
-        """It has no token."""
+        """The Job has no token of the API."""
         self.assertIs(False, pod_of(self.job)["automountServiceAccountToken"])
 
     def test_it_ends(self):
-        """It is not tried again by itself, and has a deadline."""
+        """The Job is not retried and has a deadline."""
         self.assertEqual(0, self.job["spec"]["backoffLimit"])
         self.assertEqual("Never", pod_of(self.job)["restartPolicy"])
         self.assertGreater(self.job["spec"]["activeDeadlineSeconds"], 0)
 
     def test_the_machine_is_said_by_one_word(self):
-        """What the text tells to replace is in one place, and that is the node."""
+        """The placeholder that the text says to replace occurs once, as the node's name."""
         text = rendered_text(DIRECTORY, usable_kubectls()[-1])
         (job,) = yaml.safe_load_all(text.replace(PLACEHOLDER, "cp-1"))
         self.assertEqual("cp-1", pod_of(job)["nodeName"])
@@ -81,10 +81,10 @@ class CleanupTests(RenderedTestCase):
 
 
 class ProxyCleanupTests(RenderedTestCase):
-    """The page about the service proxy makes of it a job for the rules of that."""
+    """The commands on the service proxy's page change the Job into one for the proxy's rules."""
 
     def setUp(self):
-        """Make it by the commands on the page."""
+        """Run the commands on the page."""
         texts = [block.text for block in blocks(DEPLOY / "proxy" / "README.md")]
         (text,) = [each for each in texts if "deploy/cleanup-iptables" in each]
         command, *_ = text.replace("kubectl kustomize", "cat").partition("| kubectl apply -f -")
@@ -101,7 +101,7 @@ class ProxyCleanupTests(RenderedTestCase):
         (self.container,) = pod_of(self.job)["containers"]
 
     def test_the_program_takes_its_arguments(self):
-        """They say to remove the rules, on one machine, without a name of that."""
+        """The program accepts its arguments, which remove the rules on one node."""
         models.V1Job.model_validate(self.job)
         self.assertEqual("edge-1", pod_of(self.job)["nodeName"])
         self.assertEqual("IMAGE:0.1.0", self.container["image"])
@@ -112,7 +112,7 @@ class ProxyCleanupTests(RenderedTestCase):
         self.assertTrue(options.settings.cleanup)
 
     def test_it_has_the_rights_of_the_proxy(self):
-        """But for that to hold ports, of which it has none."""
+        """The Job has the rights of the proxy, except the capability to bind low ports."""
         proxy = pod_of(named(render(DEPLOY / "proxy"), "DaemonSet", "yurt-proxy"))
         (container,) = proxy["containers"]
         ours, theirs = (

@@ -1,4 +1,4 @@
-"""The components and transformers that a kustomization of an operator may use."""
+"""The components and transformers for an operator's kustomization."""
 
 from __future__ import annotations
 
@@ -39,16 +39,16 @@ IPTABLES = DEPLOY / "components" / "iptables"
 EVENTS = DEPLOY / "transformers" / "events-in-default"
 
 PROTECTED = "node-restriction.kubernetes.io/"
-"""Kubelets cannot set labels with this prefix (plugin/pkg/admission/noderestriction)."""
+"""The prefix of labels that kubelets cannot set (plugin/pkg/admission/noderestriction)."""
 
 END = b"-----END CERTIFICATE REQUEST-----\n"
 
 
 class PlacementTests(KustomizationTestCase):
-    """Servers run only where an administrator wants them."""
+    """Servers run only on nodes that an administrator has chosen."""
 
     def test_servers_need_a_label_that_kubelets_cannot_set(self):
-        """Over each installation the required label is added, and all else stays as it was."""
+        """The component adds the required label to each installation and changes nothing else."""
         for resource in with_workloads():
             before = server_of(render(resource))
             directory = self.kustomization(resource, components=[PLACEMENT])
@@ -62,7 +62,7 @@ class PlacementTests(KustomizationTestCase):
             models.V1NodeAffinity.model_validate(affinity)
 
     def test_name_servers_need_it_too(self):
-        """Who tells kube-apiserver where nodes are runs on no node that has chosen itself."""
+        """The name server requires the label too, since kube-apiserver trusts its records."""
         for kubectl in usable_kubectls():
             for components in ([PLACEMENT], [PLACEMENT, IPTABLES], [IPTABLES, PLACEMENT]):
                 directory = self.kustomization(DNS, components=components)
@@ -73,13 +73,13 @@ class PlacementTests(KustomizationTestCase):
                 self.assertIn("podAntiAffinity", affinity)
 
     def test_no_other_workload_is_touched(self):
-        """Agents stay on every edge node."""
+        """The component does not change the agents."""
         agent = named(render(DNS), "DaemonSet", "yurt-tunnel-agent")
         directory = self.kustomization(DNS, components=[PLACEMENT])
         self.assertEqual(agent, named(render(directory), "DaemonSet", "yurt-tunnel-agent"))
 
     def test_the_command_in_the_text_sets_the_label_that_is_required(self):
-        """What the documents tell to type is what the component looks for."""
+        """The command in the documents sets the label that the component requires."""
         text = (PLACEMENT / "kustomization.yaml").read_text()
         (expression,) = re.findall(r"- key: (\S+)\n +operator: In\n +values: \[\"(\w+)\"\]", text)
         command = f"kubectl label node cloud-1 {expression[0]}={expression[1]}\n"
@@ -88,14 +88,14 @@ class PlacementTests(KustomizationTestCase):
 
 
 class PolicyTests(KustomizationTestCase):
-    """What kube-apiserver lets the servers' account request and approve."""
+    """The policy for certificate requests and approvals of the servers' account."""
 
     def setUp(self):
         """Read the policy."""
         self.policy, self.binding = yaml.safe_load_all((POLICY / "policy.yaml").read_text())
 
     def own_request(self) -> re.Pattern[str]:
-        """Return the pattern of the one client that servers may request a certificate for."""
+        """Return the pattern of the only client certificate that servers may request."""
         (variable,) = [
             each
             for each in self.policy["spec"]["variables"]
@@ -104,11 +104,11 @@ class PolicyTests(KustomizationTestCase):
         return re.compile("".join(re.findall("'([^']*)'", variable["expression"])))
 
     def matches(self, pem: bytes) -> bool:
-        """Return whether a request passes, in the form in which the policy sees it."""
+        """Return whether a request matches, encoded as the policy sees it."""
         return bool(self.own_request().search(base64.b64encode(pem).decode()))
 
     def test_every_kubectl_adds_it(self):
-        """The policy and its binding are added, and bound together."""
+        """Every kubectl adds the policy and its binding, which refers to the policy."""
         for kubectl in usable_kubectls():
             directory = self.kustomization(BASE, components=[POLICY])
             objects = read_objects(rendered_text(directory, kubectl))
@@ -122,12 +122,12 @@ class PolicyTests(KustomizationTestCase):
         self.assertEqual(["Deny"], self.binding["spec"]["validationActions"])
 
     def test_it_has_the_form_of_its_kind(self):
-        """The official models take both objects."""
+        """Both objects are valid for the official models."""
         models.V1ValidatingAdmissionPolicy.model_validate(self.policy)
         models.V1ValidatingAdmissionPolicyBinding.model_validate(self.binding)
 
     def test_signers_accounts_and_usages_are_those_of_the_program(self):
-        """The policy is about what the programs use."""
+        """The policy has the signers, accounts and usages of the programs."""
         spec = self.policy["spec"]
         expressions = {each["name"]: each["expression"] for each in spec["variables"]}
         text = " ".join(expressions.values())
@@ -143,12 +143,12 @@ class PolicyTests(KustomizationTestCase):
                 self.assertIn(f"'{usage}'", usages)
 
     def test_the_request_of_the_server_passes(self):
-        """Whatever the key and the signature, the server's own request is recognized."""
+        """The server's own request matches, whatever the key and the signature."""
         for _ in range(200):
             self.assertTrue(self.matches(proxy_client_template().request(new_key())))
 
     def test_any_other_request_is_refused(self):
-        """Another name, another organization and anything beside them do not pass."""
+        """A request with another name, organization or extension does not match."""
         own = proxy_client_template()
         others: list[CertificateTemplate] = [
             replace(own, organizations=("kubeadm:cluster-admins",)),
@@ -163,7 +163,7 @@ class PolicyTests(KustomizationTestCase):
             self.assertFalse(self.matches(other.request(new_key())), other)
 
     def test_no_second_request_is_behind_or_in_the_first(self):
-        """Readers of PEM go on behind a block that is broken, so nothing may follow."""
+        """Nothing may precede or follow the request, since PEM readers skip broken blocks."""
         own = proxy_client_template()
         first = own.request(new_key())
         second = replace(own, organizations=("kubeadm:cluster-admins",)).request(new_key())
@@ -176,7 +176,7 @@ class PolicyTests(KustomizationTestCase):
 
 
 class DnsPolicyTests(KustomizationTestCase):
-    """What kube-apiserver lets the servers' account write for DNS records."""
+    """The policy for the objects that the servers' account writes for DNS records."""
 
     def setUp(self):
         """Read the policy."""
@@ -184,7 +184,7 @@ class DnsPolicyTests(KustomizationTestCase):
         self.expressions = [each["expression"] for each in self.policy["spec"]["validations"]]
 
     def test_every_kubectl_adds_it(self):
-        """Policy and binding are added beside the other policy, and bound together."""
+        """Every kubectl adds the policy and its binding beside the other policy."""
         for kubectl in usable_kubectls():
             directory = self.kustomization(DNS, components=[POLICY, DNS_POLICY])
             objects = read_objects(rendered_text(directory, kubectl))
@@ -195,7 +195,7 @@ class DnsPolicyTests(KustomizationTestCase):
         self.assertEqual(["Deny"], self.binding["spec"]["validationActions"])
 
     def test_it_has_the_form_of_its_kind(self):
-        """The official models take both objects, and every variable that is used is defined."""
+        """Both objects are valid for the official models, and every variable in use is defined."""
         models.V1ValidatingAdmissionPolicy.model_validate(self.policy)
         models.V1ValidatingAdmissionPolicyBinding.model_validate(self.binding)
         defined = {each["name"] for each in self.policy["spec"]["variables"]}
@@ -203,7 +203,7 @@ class DnsPolicyTests(KustomizationTestCase):
         self.assertEqual("Fail", self.policy["spec"]["failurePolicy"])
 
     def test_it_is_for_what_the_overlay_lets_the_account_write(self):
-        """All objects but leases that the Role lets the account create or update are covered."""
+        """The policy covers everything that the overlay lets the account write, except leases."""
         (condition,) = self.policy["spec"]["matchConditions"]
         self.assertIn(f":{SERVER_ACCOUNT}$'", condition["expression"])
         (rule,) = self.policy["spec"]["matchConstraints"]["resourceRules"]
@@ -216,7 +216,7 @@ class DnsPolicyTests(KustomizationTestCase):
         self.assertEqual(written, set(rule["resources"]))
 
     def test_only_ports_and_one_config_map_are_excepted(self):
-        """What the program writes is what the expressions leave open."""
+        """The expressions permit what the program writes: ports and one ConfigMap."""
         of_spec, of_metadata, of_config_maps = self.expressions
         self.assertEqual({"ports"}, set(re.findall(r"field == '(\w+)'", of_spec)))
         self.assertIn("'annotations'", of_metadata)
@@ -224,10 +224,10 @@ class DnsPolicyTests(KustomizationTestCase):
 
 
 class EventsTests(KustomizationTestCase):
-    """An installation in a namespace of the operator's choice."""
+    """An installation in another namespace."""
 
     def test_events_of_the_cluster_stay_in_default(self):
-        """All moves but what grants events in ``default``, and that to the account that moved."""
+        """Everything moves, except the right to create events in ``default``."""
         count = 0
         for kubectl in usable_kubectls():
             directory = self.kustomization(BASE, namespace="mine", transformers=[EVENTS])

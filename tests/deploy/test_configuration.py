@@ -1,4 +1,4 @@
-"""The examples of files for ``--config``, and what docs say of them."""
+"""The example files for ``--config``, and the page about them."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ ORDERS = {
     "cleanup",
     "dump-cache",
 }
-"""What is said for one start, on the command line."""
+"""Flags for a single start, which belong on the command line."""
 
 UNSUITABLE = {"join-token"}
-"""Nobody should put it into a file."""
+"""Flags that do not belong in a file."""
 
 _LEFT_OUT = re.compile(r"(?m)^# (?=[a-z-]+ = )")
 
@@ -45,20 +45,20 @@ PROGRAMS = {
 
 
 class ExampleTests(unittest.SynchronousTestCase):
-    """Each of deploy/config is what its program takes."""
+    """Each file in deploy/config is valid for its program."""
 
     def files(self):
-        """Yield each program, what is live there, and its example."""
+        """Yield the options, the live flags and the example file of each program."""
         for name, (options, live) in PROGRAMS.items():
             yield options, live, REPOSITORY / "deploy" / "config" / f"{name}.toml"
 
     def test_they_are_in_order_as_they_are(self):
-        """``yurttunnel config check`` has nothing against them."""
+        """``yurttunnel config check`` accepts the files."""
         for options, _, path in self.files():
             self.assertIsNone(check_file(options, path))
 
     def test_they_have_every_key(self):
-        """What is left out there can be taken in, key by key."""
+        """The files have every key, and each key that is commented out is valid."""
         for options, _, path in self.files():
             whole = self.mktemp()
             with open(whole, "w") as file:
@@ -75,7 +75,7 @@ class ExampleTests(unittest.SynchronousTestCase):
                     self.assertEqual(1, len(said.texts), name)
 
     def test_what_is_live_is_marked(self):
-        """It stands there, and nothing else does."""
+        """Exactly the live keys are marked as live."""
         for options, live, path in self.files():
             names = {flag.name for flag in (*live, VERBOSITY)}
             marked = re.findall(r"(?m)^# Live\..*\n(?:# )?([a-z-]+) = ", path.read_text())
@@ -83,7 +83,7 @@ class ExampleTests(unittest.SynchronousTestCase):
             self.assertTrue(names <= {entry.name for entry in options.table})
 
     def test_the_page_has_what_is_live_in_each_program(self):
-        """Each row of docs/configuration.md names the programs that follow it, and no other."""
+        """Each row of docs/configuration.md names exactly the programs that reload the flag."""
         page = (REPOSITORY / "docs" / "configuration.md").read_text()
         told = {
             (name, program)

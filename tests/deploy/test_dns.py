@@ -1,4 +1,4 @@
-"""The overlay for DNS records: the controller may do what it does, and its records are answered."""
+"""The overlay for DNS records: the controller's permissions, and the name server."""
 
 from __future__ import annotations
 
@@ -37,40 +37,40 @@ NAMESERVER = "yurt-tunnel-dns"
 
 
 class RecordingClient(FakeKubeClient):
-    """Keeps what was asked for as kube-apiserver sees it when it checks permissions."""
+    """A client that records its requests as kube-apiserver checks them."""
 
     def __init__(self, clock):
         super().__init__(clock)
         self.requests = set()
 
     def get(self, resource, name, namespace=None):
-        """Read one object."""
+        """Record and read an object."""
         self.keep("get", resource, namespace, name)
         return super().get(resource, name, namespace)
 
     def list(self, resource, namespace=None, **options):
-        """Read a list."""
+        """Record and read a list."""
         self.keep("list", resource, namespace, _selected_name(options))
         return super().list(resource, namespace, **options)
 
     def watch(self, resource, on_event, namespace=None, **options):
-        """Follow changes."""
+        """Record and start a watch."""
         self.keep("watch", resource, namespace, _selected_name(options))
         return super().watch(resource, on_event, namespace, **options)
 
     def create(self, resource, body, namespace=None):
-        """Create an object."""
+        """Record and create an object."""
         self.keep("create", resource, namespace, body["metadata"]["name"])
         return super().create(resource, body, namespace)
 
     def update(self, resource, body, subresource=None):
-        """Replace an object."""
+        """Record and replace an object."""
         metadata = body["metadata"]
         self.keep("update", resource, metadata.get("namespace"), metadata["name"])
         return super().update(resource, body, subresource)
 
     def keep(self, verb, resource, namespace, name):
-        """Keep one request."""
+        """Record a request."""
         place = (namespace or "") if resource.namespaced else ""
         self.requests.add(
             Request(SERVER, verb, resource.group, resource.plural, "", place, name or "")
@@ -83,7 +83,7 @@ def _selected_name(options):
 
 
 def requests_of_the_controller(test):
-    """Return everything that the controller, and its election, ask the API for."""
+    """Return all API requests of the controller and its leader election."""
     clock = Clock()
     clock.advance(1_800_000_000)
     client = RecordingClient(clock)
@@ -102,7 +102,7 @@ def requests_of_the_controller(test):
     election = LeaderElection(clock, client, NAMESPACE, LEASE, "server-1", controller)
     informers.startService()
     election.startService()
-    # Without a Service there is an event; then there are records, ports, and changes of both.
+    # Without the Service there is an event; with it there are records and ports, and updates.
     clock.pump([0.1] * 30)
     service = named(render(BASE), "Service", INTERNAL_SERVICE)
     client.put(SERVICES, {**service, "spec": {**service["spec"], "clusterIP": "10.96.0.5"}})
@@ -122,10 +122,10 @@ def requests_of_the_controller(test):
 
 
 class MorePortsTests(KustomizationTestCase):
-    """A server whose port without TLS is reached by the Service."""
+    """A server whose port without TLS is reachable through the Service."""
 
     def test_probes_follow_the_pages(self):
-        """By the patch in the text both are at the address of the node, which pods have."""
+        """With the patch in the text, pages and probes are at the node's address."""
         section = (OVERLAY / "README.md").read_text().partition("\n## More ports\n")[2]
         [text] = re.findall(r"```yaml\n(.*?)```", section.partition("\n## ")[0], re.DOTALL)
         directory = self.kustomization(OVERLAY)
@@ -139,30 +139,30 @@ class MorePortsTests(KustomizationTestCase):
 
 
 class PermissionTests(RenderedTestCase):
-    """The server's account may do what the controller does, and no more."""
+    """The server's account has exactly the permissions that the controller needs."""
 
     def setUp(self):
-        """Render the overlay, and have the controller do its work."""
+        """Render the overlay and run the controller."""
         self.objects = render(OVERLAY)
         self.used = requests_of_the_controller(self)
 
     def test_nothing_is_missing(self):
-        """All that is asked for is granted."""
+        """Every request is permitted."""
         self.assertEqual((), audit(self.objects, self.used).missing)
 
     def test_the_base_is_not_enough(self):
-        """What the overlay grants is needed: the base lets the server write none of it."""
+        """The base does not permit the controller's writes."""
         missing = {(each.verb, each.path) for each in audit(render(BASE), self.used).missing}
         for request in (("create", "configmaps"), ("update", "services"), ("update", "leases")):
             self.assertIn(request, missing)
 
     def test_nothing_is_superfluous(self):
-        """The Role of the overlay grants nothing that is not used."""
+        """The overlay's Role has no unused permission."""
         found = audit(self.objects, self.used, users=[SERVER]).superfluous
         self.assertEqual([], [each for each in found if ROLE in each])
 
     def test_only_two_accounts_are_granted_anything_new(self):
-        """Beside the Role there is that of the name server, which reads only."""
+        """Only the server and the name server get new permissions; the latter only reads."""
         before = set(grants_of(render(BASE)))
         new = set(grants_of(self.objects)) - before
         self.assertEqual({ROLE, f"ClusterRole system:{NAMESERVER}"}, {each.role for each in new})
@@ -171,21 +171,21 @@ class PermissionTests(RenderedTestCase):
 
 
 class OverlayTests(RenderedTestCase):
-    """What the overlay adds to the base."""
+    """The overlay's difference from the base."""
 
     def setUp(self):
-        """Render both."""
+        """Render the base and the overlay."""
         self.base = {key(each): each for each in render(BASE)}
         self.objects = render(OVERLAY)
 
     def test_the_controller_is_on(self):
-        """Records are kept, and no firewall rules are."""
+        """DNS steering is enabled, and firewall rules are not."""
         steering = settings_of(server_of(self.objects)).mode.steering
         self.assertTrue(steering.dns)
         self.assertFalse(steering.iptables)
 
     def test_all_else_is_as_in_the_base(self):
-        """One flag of the server differs."""
+        """One flag of the server is different, and all other objects are unchanged."""
         for each in self.objects:
             before = self.base.pop(key(each), None)
             if each == server_of(self.objects):
@@ -199,13 +199,13 @@ class OverlayTests(RenderedTestCase):
         self.assertEqual({}, self.base)
 
     def test_the_records_are_not_in_the_manifests(self):
-        """Whoever applies them again takes no record away."""
+        """The ConfigMap of records is not in the manifests, so applying them again keeps it."""
         names = [each["metadata"]["name"] for each in of_kind(self.objects, "ConfigMap")]
         self.assertNotIn(CONFIG_MAP, names)
 
 
 class NameServerTests(RenderedTestCase):
-    """The name server answers with the records."""
+    """The name server, which serves the records."""
 
     def setUp(self):
         """Render the overlay."""
@@ -214,7 +214,7 @@ class NameServerTests(RenderedTestCase):
         self.corefile = named(self.objects, "ConfigMap", NAMESERVER)["data"]["Corefile"]
 
     def test_it_reads_the_file_that_the_records_are_in(self):
-        """The ConfigMap is mounted where the file is asked for, and need not be there at first."""
+        """The records' ConfigMap is mounted at the path of the Corefile, and may be missing."""
         (match,) = re.findall(r"^ +hosts (\S+) \{\n(.*?)\}", self.corefile, re.M | re.S)
         path = PurePosixPath(match[0])
         self.assertEqual(KEY, path.name)
@@ -223,7 +223,7 @@ class NameServerTests(RenderedTestCase):
         self.assertEqual(["reload 300ms", "no_reverse", "fallthrough"], _lines(match[1]))
 
     def test_it_is_told_where_its_configuration_is(self):
-        """Its argument is the path of the key that is mounted."""
+        """The argument of CoreDNS is the path of the mounted Corefile."""
         (container,) = pod_of(self.workload)["containers"]
         flag, path = container["args"]
         self.assertEqual("-conf", flag)
@@ -232,13 +232,13 @@ class NameServerTests(RenderedTestCase):
         self.assertEqual([{"key": "Corefile", "path": PurePosixPath(path).name}], volume["items"])
 
     def test_records_go_before_everything_else(self):
-        """CoreDNS has that order itself; the file is read in the order that it is in."""
+        """The Corefile lists plugins in the order in which CoreDNS runs them: records first."""
         plugins = re.findall(r"^    (\w+)", self.corefile, re.M)
         self.assertLess(plugins.index("hosts"), plugins.index("kubernetes"))
         self.assertLess(plugins.index("kubernetes"), plugins.index("forward"))
 
     def test_the_service_leads_to_its_ports(self):
-        """DNS by UDP and TCP, and metrics."""
+        """The Service forwards DNS over UDP and TCP, and metrics."""
         (container,) = pod_of(self.workload)["containers"]
         listening = {
             each["name"]: (each["protocol"], each["containerPort"]) for each in container["ports"]
@@ -253,11 +253,11 @@ class NameServerTests(RenderedTestCase):
         )
 
     def test_it_asks_the_name_servers_of_its_node(self):
-        """Not the cluster's, and not itself."""
+        """Other queries go to the node's name servers, not to the cluster's or to itself."""
         self.assertEqual("Default", pod_of(self.workload)["dnsPolicy"])
 
     def test_it_outlives_the_loss_of_a_node(self):
-        """There are two, one of which may be missing, and on nodes that the tunnel is not for."""
+        """There are two replicas on cloud nodes, of which one may be unavailable."""
         self.assertEqual(2, self.workload["spec"]["replicas"])
         budget = named(self.objects, "PodDisruptionBudget", NAMESERVER)
         self.assertEqual(1, budget["spec"]["maxUnavailable"])
@@ -266,7 +266,7 @@ class NameServerTests(RenderedTestCase):
         )
 
     def test_it_runs_as_nobody_special(self):
-        """It may listen on a port below 1024, and nothing else."""
+        """The container's only capability is to listen on port 53."""
         (container,) = pod_of(self.workload)["containers"]
         security = container["securityContext"]
         self.assertEqual({"drop": ["ALL"], "add": ["NET_BIND_SERVICE"]}, security["capabilities"])
@@ -274,7 +274,7 @@ class NameServerTests(RenderedTestCase):
         self.assertIs(True, pod_of(self.workload)["securityContext"]["runAsNonRoot"])
 
     def test_its_account_is_the_one_that_is_granted_something(self):
-        """It reads what its answers about Services are made of."""
+        """The account may read Services, namespaces and EndpointSlices."""
         account = pod_of(self.workload)["serviceAccountName"]
         subject = f"system:serviceaccount:{NAMESPACE}:{account}"
         granted = {each.path for each in grants_of(self.objects) if each.subject == subject}
@@ -282,10 +282,10 @@ class NameServerTests(RenderedTestCase):
 
 
 class ReadmeTests(RenderedTestCase):
-    """What kube-apiserver is told."""
+    """The configuration of kube-apiserver in the text."""
 
     def test_the_lines_for_kube_apiserver(self):
-        """It asks the name server first, and for names before addresses."""
+        """kube-apiserver uses the name server, and prefers host names to addresses."""
         text = (OVERLAY / "README.md").read_text()
         blocks = [yaml.safe_load(each) for each in re.findall(r"```yaml\n(.*?)```", text, re.S)]
         (spec,) = [each["spec"] for each in blocks if "spec" in each]

@@ -1,4 +1,4 @@
-"""What methods do is said once: by their docstring, or where they are declared."""
+"""Each method is documented once: in its docstring or where it is declared."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import yurttunnel
 
 
 def classes() -> Iterator[type]:
-    """Return the public classes of both packages."""
+    """Yield the public classes of both packages."""
     for package in (yurttunnel, yurtlab):
         for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not found.name.endswith("__main__"):
@@ -28,14 +28,14 @@ def classes() -> Iterator[type]:
 
 
 def function_of(member: Any) -> Any:
-    """Return the function of a method or a property, ``None`` for all else."""
+    """Return the function of a method or a property, or None."""
     member = getattr(member, "fget", member)
     member = getattr(member, "__func__", member)
     return member if inspect.isfunction(member) else None
 
 
 def is_declared(owner: type, name: str) -> bool:
-    """Return whether a base or an interface of a class says what a method does."""
+    """Return whether a base class or an interface documents the method."""
     if any(name in interface.names(all=True) for interface in implementedBy(owner)):
         return True
     return any(getattr(vars(base).get(name), "__doc__", None) for base in owner.__mro__[1:-1])
@@ -45,7 +45,7 @@ class DocstringTests(SynchronousTestCase):
     """Docstrings of methods."""
 
     def test_each_method_is_documented_somewhere(self):
-        """A public method has a docstring, or it has one in a base or an interface of its class."""
+        """A public method has a docstring, or overrides or implements a documented one."""
         every = list(classes())
         self.assertGreater(len(every), 500)
         bare = [

@@ -1,4 +1,4 @@
-"""What the documents about installing say is so."""
+"""The documents about installation agree with the code."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ TABLE = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 BORDER = re.compile(r"(?<!\\)\|")
 
 LANGUAGES = {"sh", "text", "yaml", "toml", "ini", "python"}
-"""Those of blocks: commands are in ``sh``, what they print is in ``text``."""
+"""Languages of code blocks: commands are ``sh``, and their output is ``text``."""
 
 OTHER_PROGRAMS = {
     *("server", "patches", "help", "controllers", "print-join-command"),
@@ -85,17 +85,17 @@ OTHER_PROGRAMS = {
 }
 """Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, kube-controller-manager,
 kube-proxy, metrics-server, systemctl, Python's http.server, docker, helm, curl and the fuzzer, and
-``--flag`` in the place of any."""
+the placeholder ``--flag``."""
 
 OF_TWIST = {"log-level", "log-file"}
-"""Flags of twist, on lines that name it: ``yurttunnel`` has none of them."""
+"""Flags of twist, which are permitted on lines that name it: ``yurttunnel`` has none of them."""
 
 OF_TOOLS = {"testing.md", "performance.md", "dependencies.md"}
-"""Pages about programs that have flags of their own."""
+"""Pages about programs with flags of their own."""
 
 
 def headings(path):
-    """Return the anchors of a document, as GitHub makes them."""
+    """Yield the anchors of a document's headings, as GitHub makes them."""
     for line in path.read_text().splitlines():
         if line.startswith("#"):
             text = line.lstrip("#").strip().lower()
@@ -103,7 +103,7 @@ def headings(path):
 
 
 def flags_that_exist(*options):
-    """Return all names of flags that the programs take, ignored ones included."""
+    """Return the names of all flags of the programs, including ignored ones."""
     return {
         name
         for each in options
@@ -112,10 +112,10 @@ def flags_that_exist(*options):
 
 
 class PathTests(unittest.SynchronousTestCase):
-    """Files and flags that are named exist."""
+    """Files and flags in the documents exist."""
 
     def test_links_lead_somewhere(self):
-        """Each relative link of any page is to a file, and each anchor to a heading."""
+        """Each relative link points to a file, and each anchor to a heading."""
         for page in PAGES:
             for target, anchor in LINK.findall(page.read_text()):
                 if "://" in target:
@@ -126,13 +126,13 @@ class PathTests(unittest.SynchronousTestCase):
                     self.assertIn(anchor, set(headings(path)), f"{page}: {target}{anchor}")
 
     def test_the_index_leads_to_every_page(self):
-        """No page of docs is left out of the index."""
+        """The index links to every page of docs."""
         linked = {target for target, _ in LINK.findall((DOCS / "index.md").read_text())}
         pages = {str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md")} - {"index.md"}
         self.assertEqual(set(), pages - linked)
 
     def test_each_block_says_where_it_runs(self):
-        """It is on a machine of the tests that run them, or has a mark that says why it is not."""
+        """Each command block is marked with its test machine or the reason not to run it."""
         self.assertLessEqual({*GUIDES.values()}, {*PAGES})
         for page in PAGES:
             found, fences = blocks(page), FENCE.findall(page.read_text())
@@ -146,25 +146,25 @@ class PathTests(unittest.SynchronousTestCase):
                 self.assertLessEqual(set(marks), {"stays", "copy", "fails", "finds"}, page)
 
     def test_paths_exist(self):
-        """Each path in the repository that text or commands name is there."""
+        """Each path of the repository in text or commands exists."""
         for page in PAGES:
             for path in PATH.findall(page.read_text()):
                 self.assertTrue((REPOSITORY / path.rstrip(".")).exists(), f"{page}: {path}")
 
     def test_pictures_exist(self):
-        """Each picture of a page is there, light and dark."""
+        """Each picture of a page exists, in its light and dark version."""
         for page in PAGES:
             for path in PICTURE.findall(page.read_text()):
                 self.assertTrue((page.parent / path).exists(), f"{page}: {path}")
 
     def test_every_overlay_and_component_is_named(self):
-        """The README of the directory lists all that can be installed."""
+        """The README of deploy lists every overlay and component."""
         text = (DEPLOY / "README.md").read_text()
         for path in DEPLOY.glob("*/*/kustomization.yaml"):
             self.assertIn(f"`{path.parent.relative_to(REPOSITORY)}`", text)
 
     def test_flags_exist(self):
-        """Each flag is one of the programs', or of a program that is known by name."""
+        """Each flag belongs to one of the programs or to a known other program."""
         programs = (ServerOptions, AgentOptions, QuickstartOptions, HubOptions, ProxyOptions)
         commands = {type(command.options()) for command in all_commands().each()}
         known = flags_that_exist(*programs, *commands) | OTHER_PROGRAMS
@@ -177,16 +177,16 @@ class PathTests(unittest.SynchronousTestCase):
 
 
 class TwistTests(unittest.SynchronousTestCase):
-    """``twist``, which runs the programs for service managers."""
+    """``twist``, which runs the programs in service managers."""
 
     def test_first_page(self):
-        """It is in one line, about these."""
+        """The README mentions twist in one line, as the form for service managers."""
         lines = (REPOSITORY / "README.md").read_text().splitlines()
         [line] = [line for line in lines if re.search(r"\btwist\b", line)]
         self.assertIn("`twist yurttunnel-server` is the form for service managers", line)
 
     def test_other_pages(self):
-        """Who types a command is told of ``yurttunnel``, but for what belongs to a unit."""
+        """Other pages use twist only for service managers."""
         for page in PAGES:
             if page.name in {*OF_TOOLS, "CHANGELOG.md"}:
                 continue
@@ -196,12 +196,12 @@ class TwistTests(unittest.SynchronousTestCase):
 
 
 class PortTests(unittest.SynchronousTestCase):
-    """Who gets in where."""
+    """Open ports."""
 
     skip = why_not_rendered()
 
     def test_each_open_port_is_told_of(self):
-        """The table of the installation has those of servers in the network, of every overlay."""
+        """The table of ports has the servers' ports in the host network, of every overlay."""
         told = set(re.findall(r"^\| (\d+) \| the cloud", DEPLOY_README.read_text(), re.MULTILINE))
         moved = DEPLOY / "overlays" / "side-by-side"
         served = {
@@ -219,7 +219,7 @@ class TableTests(unittest.SynchronousTestCase):
     """Tables in all pages."""
 
     def test_each_row_has_the_cells_of_its_head(self):
-        """A cell more would not be shown (GitHub Flavored Markdown, section 4.10)."""
+        """Each row has as many cells as the head (GitHub Flavored Markdown, section 4.10)."""
         for path in PAGES:
             for table in TABLE.findall(path.read_text()):
                 head, *rows = (len(BORDER.findall(row)) for row in table.splitlines())
@@ -227,7 +227,7 @@ class TableTests(unittest.SynchronousTestCase):
 
 
 class FlagTableTests(unittest.SynchronousTestCase):
-    """The table of flags is what the programs do."""
+    """The table of flags agrees with the programs."""
 
     def setUp(self):
         """Read the table."""
@@ -241,7 +241,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
         }
 
     def test_each_row_is_true(self):
-        """What is kept or new is taken, and what is ignored is ignored."""
+        """Flags that are kept or new are accepted, and ignored flags are ignored."""
         for flag, programs, kind in self.rows:
             for options in self.programs[programs]:
                 ignored = {*options.ignored_flags, *options.ignored_switches}
@@ -249,7 +249,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
                 self.assertEqual(kind != "ignored", flag in options().synonyms, flag)
 
     def test_flags_of_the_logging_library_are_ignored(self):
-        """Those of klog, whose --v is kept."""
+        """The flags of klog are ignored, except --v."""
         with_values = ["log_backtrace_at", "log_dir", "log_file", "log_file_max_size", "vmodule"]
         switches = ["add_dir_header", "alsologtostderr", "logtostderr", "one_output"]
         for name in ("server", "agent", "hub", "proxy"):
@@ -260,7 +260,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             )
 
     def test_no_flag_is_left_out(self):
-        """All flags that matter in a cluster are in the table, for each of the programs."""
+        """The table has all flags of each program that matter in a cluster."""
         standalone = {
             "standalone",
             "state-dir",
@@ -287,7 +287,7 @@ class RoomsTests(unittest.SynchronousTestCase):
     """The table of rooms."""
 
     def test_each_room_is_in_it_with_its_size(self):
-        """There is a row for each package, and its numbers are right to a fifth."""
+        """The table has a row for each package, and its numbers are right within 20 percent."""
         rows = re.findall(
             r"^\| `(?:yurttunnel/)?(\w+)` \|.*\| ([\d,]+) \| ([\d,]+) \|$",
             (DOCS / "contributing.md").read_text(),
@@ -305,7 +305,7 @@ class ContributingTests(unittest.SynchronousTestCase):
     """The guide to typical changes."""
 
     def test_what_it_names_exists(self):
-        """Each path is there, and each class is one of the program's."""
+        """Each path exists, and each class is defined in the package."""
         text = (DOCS / "contributing.md").read_text()
         for path in re.findall(r"`((?:yurttunnel|yurtlab|twisted|tests|docs)/[\w./-]+)`", text):
             self.assertTrue((REPOSITORY / path).exists(), path)
@@ -315,10 +315,10 @@ class ContributingTests(unittest.SynchronousTestCase):
 
 
 class NeededTests(unittest.SynchronousTestCase):
-    """The table of what the tests need."""
+    """The table of programs that the tests need."""
 
     def test_what_ci_installs_is_in_it(self):
-        """Each Debian package that CI sees to has a row, but for what the shell and Python need."""
+        """Each Debian package that CI installs has a row, except basics of the shell and Python."""
         script = (REPOSITORY / ".ci" / "run").read_text()
         installed = " ".join(re.findall(r"\bpackages\+?=\(([^)]*)\)", script)).split()
         text = (DOCS / "testing.md").read_text().partition("\n## What is needed\n")[2]
@@ -329,10 +329,10 @@ class NeededTests(unittest.SynchronousTestCase):
 
 
 class ReadmeTests(unittest.SynchronousTestCase):
-    """The table beside other tunnels."""
+    """The comparison with other tunnels."""
 
     def test_figures_are_those_that_were_measured(self):
-        """Each figure is that of its line in the document about performance."""
+        """Each figure is the one in the document about performance."""
         text = (DOCS / "performance.md").read_text().partition("\n## Figures\n")[2]
         text = text.partition("\n## ")[0]
         rows = [line.split(" | ") for line in text.splitlines() if line.startswith("| `")]
@@ -353,26 +353,26 @@ class ReadmeTests(unittest.SynchronousTestCase):
 
 
 class SteeringTests(unittest.SynchronousTestCase):
-    """What the document about steering names is called so in the program."""
+    """Names and numbers in the document about steering agree with the code."""
 
     def setUp(self):
-        """Read it."""
+        """Read the document."""
         self.text = STEERING.read_text()
 
     def test_what_is_in_the_kernel_is_called_so(self):
-        """Chains, sets and the mark of the server's own connections are those of the code."""
+        """Chains, sets and the mark of the server's own connections are named as in the code."""
         for name in (OWN_CHAINS, POD_CHAINS, *HOOKS.values(), *SET_NAMES.values()):
             self.assertIn(f"`{name}`", self.text)
         self.assertIn(f"the mark {MARK:#x} (mask {MASK:#x}; `SO_MARK`)", self.text)
 
     def test_what_is_in_the_api_is_called_so(self):
-        """Lease, ConfigMap, its key and the names of ports are those of the code."""
+        """Lease, ConfigMap, its key and the ports are named as in the code."""
         for name in (LEASE, RECORDS, KEY, INTERNAL_SERVICE, PROXY_PORTS, *KEYS[1:]):
             self.assertIn(f"`{name}`", self.text)
         self.assertIn(f"`{PREFIX}<port>`", self.text)
 
     def test_defaults_are_those_of_the_flags(self):
-        """Periods and ports that the text gives are what the server has without flags."""
+        """Periods and ports are the defaults of the server's flags."""
         defaults = {name: value for name, _, value, _ in ServerOptions.optParameters}
         for flag in ("iptables-sync-period", "dns-sync-period"):
             self.assertIn(f"{defaults[flag]} s (`--{flag}`)", self.text)
@@ -380,7 +380,7 @@ class SteeringTests(unittest.SynchronousTestCase):
             self.assertIn(str(defaults[flag]), self.text)
 
     def test_metrics_exist(self):
-        """Each metric in the table is one of the server's, with the labels that it has."""
+        """The table has all steering metrics of the server with their labels."""
         exist = {
             sample.name.removeprefix("yurttunnel_server_steering_"): tuple(sorted(sample.labels))
             for family in all_steering_families()
@@ -394,10 +394,10 @@ class SteeringTests(unittest.SynchronousTestCase):
 
 
 class NodeNamesTests(unittest.SynchronousTestCase):
-    """The table of names is what the checks do."""
+    """The table of node names agrees with the checks."""
 
     def test_each_name(self):
-        """Those in it are accepted or refused in both modes as their rows say."""
+        """Each name is accepted or rejected in each mode as in its row."""
         text = LIMITS.read_text().partition("\n## Names of nodes\n")[2].partition("\n## ")[0]
         rows = re.findall(r"^\| ([^|]+) \| (yes|no) \| (yes|no) \|", text, flags=re.MULTILINE)
         described = {
@@ -414,7 +414,7 @@ class NodeNamesTests(unittest.SynchronousTestCase):
         self.assertEqual({}, described)
 
     def accepts(self, check, name):
-        """Return whether a check lets a name pass."""
+        """Return whether a check accepts a name."""
         try:
             return check(name) == name
         except BadIdentity:
@@ -422,18 +422,18 @@ class NodeNamesTests(unittest.SynchronousTestCase):
 
 
 class BlockTests(unittest.TestCase):
-    """The files and objects in the text are good."""
+    """Files and objects in code blocks are valid."""
 
     skip = why_not_rendered()
 
     def blocks(self, document, language):
-        """Return the blocks of a language, without the indentation of lists."""
+        """Yield the code blocks of a language, without the indentation of lists."""
         for indentation, kind, text in FENCE.findall(document.read_text()):
             if kind == language:
                 yield re.sub(f"^{indentation}", "", text, flags=re.MULTILINE)
 
     def test_the_kustomizations_in_the_text_render(self):
-        """Each gives the workloads of the installation, with the image and flags it sets."""
+        """Each kustomization renders the workloads with the image and flags that it sets."""
         count = 0
         for document in DOCUMENTS:
             for text in self.blocks(document, "yaml"):
@@ -447,7 +447,7 @@ class BlockTests(unittest.TestCase):
     def _check_kustomization(self, read):
         directory = Path(self.mktemp()).resolve()
         directory.mkdir()
-        # Kustomize takes no absolute paths.
+        # Kustomize rejects absolute paths.
         for field in ("resources", "components"):
             read[field] = [
                 os.path.relpath(REPOSITORY / each.removeprefix("../yurttunnel/"), directory)
@@ -464,13 +464,13 @@ class BlockTests(unittest.TestCase):
         self.assertTrue(named(objects, "ConfigMap", "yurt-tunnel-server-cfg")["data"])
 
     def test_yaml_in_the_text_is_yaml(self):
-        """Every block of YAML can be read."""
+        """Every YAML block can be parsed."""
         for document in DOCUMENTS:
             for text in self.blocks(document, "yaml"):
                 self.assertIsInstance(yaml.safe_load(text), dict)
 
     def test_the_manual_changes_are_those_of_the_patch(self):
-        """What is to be edited by hand is the same that kubeadm's patch does."""
+        """The manual changes are the same as those of kubeadm's patch."""
         for name in ("egress-selector", "egress-selector-tcp"):
             directory = DEPLOY / "overlays" / name
             (text,) = self.blocks(directory / "README.md", "yaml")

@@ -1,4 +1,4 @@
-"""The hub's manifests: what they start exists, and they are about the same ports and paths."""
+"""The hub's manifests: they start the hub, and agree on ports and paths."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ROLLOUT = "`kubectl -n kube-system rollout status daemonset/yurt-tunnel-agent --
 
 
 class HubManifestTests(unittest.SynchronousTestCase):
-    """What is in the files."""
+    """The content of the files."""
 
     def setUp(self):
         """Read the pod."""
@@ -35,17 +35,17 @@ class HubManifestTests(unittest.SynchronousTestCase):
         (self.container,) = self.pod["spec"]["containers"]
 
     def options(self, *arguments):
-        """Have the program parse its flags."""
+        """Return the program's settings for its flags."""
         options = Options({"NODE_NAME": "edge-1"})
         options.parseOptions(arguments)
         return options.settings
 
     def test_the_pod_has_the_form_of_its_kind(self):
-        """The official model takes it."""
+        """The static pod is valid for the official model."""
         models.V1Pod.model_validate(self.pod)
 
     def test_the_pod_starts_the_hub(self):
-        """Its flags are the program's, and its files are on the node."""
+        """The program accepts the pod's flags, and its directories are mounted."""
         command, *arguments = self.container["args"]
         self.assertIn(command, {maker.tapname for maker in getPlugins(IServiceMaker)})
         given = [each.replace("$(NODE_NAME)", "edge-1") for each in arguments]
@@ -58,14 +58,14 @@ class HubManifestTests(unittest.SynchronousTestCase):
             self.assertEqual((port, path), (asked["port"], asked["path"]))
 
     def test_the_pod_may_little(self):
-        """It has the node's network, and one capability."""
+        """The pod has the host network and one capability, and no token."""
         self.assertTrue(self.pod["spec"]["hostNetwork"])
         capabilities = self.container["securityContext"]["capabilities"]
         self.assertEqual({"drop": ["ALL"], "add": ["NET_ADMIN"]}, capabilities)
         self.assertFalse(self.pod["spec"]["automountServiceAccountToken"])
 
     def test_the_unit_starts_the_hub(self):
-        """Its flags are the program's; it is not for ever without a word."""
+        """The program accepts the unit's flags, and its directories match the unit."""
         settings = dict(settings_of(UNIT))
         program, command, *arguments = shlex.split(settings["ExecStart"])
         self.assertTrue(program.endswith("/twist"))
@@ -78,14 +78,14 @@ class HubManifestTests(unittest.SynchronousTestCase):
         self.assertIn("AF_NETLINK", settings["RestrictAddressFamilies"].split())
 
     def test_the_unit_holds_the_kubelet_back_for_a_while_at_most(self):
-        """Systemd is told when the hub listens, and stops one that does not get so far."""
+        """The kubelet waits until the hub listens, at most for the start timeout."""
         settings = dict(settings_of(UNIT))
         self.assertEqual(("notify", "main"), (settings["Type"], settings["NotifyAccess"]))
         self.assertLessEqual(int(settings["TimeoutStartSec"]), 90)
         self.assertIn("Before=kubelet.service", UNIT.read_text())
 
     def test_the_overlay_leads_agents_to_the_hub(self):
-        """They ask at the address and the port where hubs serve pods by TLS."""
+        """Agents use the address and port on which hubs serve pods over TLS."""
         agent = named(render(OVERLAY), "DaemonSet", "yurt-tunnel-agent")
         (container,) = agent["spec"]["template"]["spec"]["containers"]
         listeners = self.options("--server-addr=a:6443").listeners
@@ -93,13 +93,13 @@ class HubManifestTests(unittest.SynchronousTestCase):
         self.assertIn(f"--apiserver-addr={where}", container["args"])
 
     def test_the_image_is_there_without_the_cloud(self):
-        """No static pod asks a registry for an image that the node has."""
+        """Static pods use the node's image without asking a registry."""
         for file in STATIC_POD.parent.iterdir():
             for container in yaml.safe_load(file.read_text())["spec"]["containers"]:
                 self.assertEqual("IfNotPresent", container["imagePullPolicy"], file)
 
     def test_what_hubs_may(self):
-        """Nodes may read what hubs follow, and what kube-proxy does, and no more."""
+        """Nodes may read what hubs and kube-proxy watch, and no more."""
         objects = render(OVERLAY)
         role = named(objects, "ClusterRole", "yurt-hub")
         config, *others = role["rules"]
@@ -115,20 +115,20 @@ class HubManifestTests(unittest.SynchronousTestCase):
 
 
 class OrderTests(unittest.SynchronousTestCase):
-    """At no step of the way there, or back, is anybody led to a hub that is not there."""
+    """The steps of migration and rollback never send a client to a missing hub."""
 
     def setUp(self):
-        """Read the steps of both ways."""
+        """Read the steps in both directions."""
         self.there, self.back = README.read_text().split("## To go back")
 
     def assert_order(self, text, *steps):
-        """Each of ``steps`` stands in the text, once, behind the one before it."""
+        """Check that each of ``steps`` occurs once in the text, in this order."""
         found = [[match.start() for match in re.finditer(re.escape(each), text)] for each in steps]
         self.assertEqual([1] * len(steps), [len(each) for each in found], found)
         self.assertEqual(sorted(found), found)
 
     def test_agents_are_the_last_to_go_there(self):
-        """Rights, hubs, kubelets; and all that an agent needs of a hub has been looked at."""
+        """Agents move after permissions, hubs and kubelets, and after all checks of the hub."""
         checks = ("interface for pods", "certificate for pods", "listeners for pods")
         self.assert_order(
             self.there,
@@ -147,7 +147,7 @@ class OrderTests(unittest.SynchronousTestCase):
             self.assertIn(f'readiness.add("{check}"', process)
 
     def test_the_kubelet_takes_the_kubeconfig_of_the_hub(self):
-        """Behind kubeadm's own file of settings the variable has nothing of how a node joins."""
+        """The variable in the drop-in replaces kubeadm's and has no bootstrap kubeconfig."""
         [settings] = re.findall(r"```ini\n(.*?)```", self.there, re.DOTALL)
         _, variable = settings.strip().splitlines()
         name, value = re.fullmatch(r' *Environment="(\w+)=(.*)"', variable).groups()
@@ -155,7 +155,7 @@ class OrderTests(unittest.SynchronousTestCase):
         self.assertEqual(["--kubeconfig=/etc/kubernetes/kubelet.conf"], value.split())
 
     def test_hubs_are_the_last_to_go_back(self):
-        """A kubelet behind a hub leads new pods to that, so the kubelets are the first."""
+        """Kubelets move back first, since a kubelet behind a hub sends new pods to the hub."""
         self.assert_order(
             self.back,
             "`rotateCertificates: true`",
@@ -168,7 +168,7 @@ class OrderTests(unittest.SynchronousTestCase):
         )
 
     def test_the_base_is_the_overlay_without_the_hub(self):
-        """It takes back what agents are told; the rights, which are apart, are all else."""
+        """The base restores the agents' flags; everything else in the overlay is permissions."""
         base, overlay = render(BASE), render(OVERLAY)
         rights = list(yaml.safe_load_all((REPOSITORY / RIGHTS).read_text()))
         changed = [named(overlay, "DaemonSet", "yurt-tunnel-agent")]

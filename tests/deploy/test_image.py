@@ -1,4 +1,4 @@
-"""The image: what goes into it exists, and who runs in it is nobody special."""
+"""The container image: its files exist, and it runs as an unprivileged user."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTAINERFILE = DEPLOY / "image" / "Containerfile"
 
 
 def instructions():
-    """Return the instructions of the Containerfile, with their continuation lines joined."""
+    """Yield the instructions of the Containerfile, with continuation lines joined."""
     text = re.sub(r"^\s*#.*\n", "", CONTAINERFILE.read_text(), flags=re.MULTILINE)
     for line in text.replace("\\\n", " ").splitlines():
         if line.strip():
@@ -24,7 +24,7 @@ def instructions():
 
 
 def stages():
-    """Return the instructions of each stage; what is before the first ``FROM`` is left out."""
+    """Return the instructions of each stage, without those before the first ``FROM``."""
     found: list[list[tuple[str, str]]] = []
     for name, arguments in instructions():
         if name == "FROM":
@@ -35,7 +35,7 @@ def stages():
 
 
 def installed(stage):
-    """Return the packages of the distribution that a stage installs."""
+    """Return the Debian packages that a stage installs."""
     return [
         package
         for name, arguments in stage
@@ -46,14 +46,14 @@ def installed(stage):
 
 
 class ContainerfileTests(unittest.SynchronousTestCase):
-    """The file from which the image is built."""
+    """The Containerfile."""
 
     def setUp(self):
-        """Read it."""
+        """Read the file."""
         self.building, self.final = stages()
 
     def test_it_begins_with_a_slim_debian_whose_python_is_new_enough(self):
-        """Both stages use the same image, by a name without a registry."""
+        """Both stages use the same slim Debian image with a recent Python."""
         ((name, default),) = [
             arguments.split("=") for kind, arguments in instructions() if kind == "ARG"
         ]
@@ -62,7 +62,7 @@ class ContainerfileTests(unittest.SynchronousTestCase):
             self.assertEqual(f"${{{name}}}", stage[0][1].split()[0])
 
     def test_what_it_copies_is_there_and_enough_for_the_package(self):
-        """Every file exists, and so is every file that setup.cfg refers to."""
+        """Each copied file exists, and the package's build has all files that it needs."""
         copied = set()
         for name, arguments in self.building:
             if name == "COPY":
@@ -78,13 +78,13 @@ class ContainerfileTests(unittest.SynchronousTestCase):
         self.assertEqual(needed, copied)
 
     def test_the_firewalls_programs_are_in_it_and_no_compiler(self):
-        """Of the distribution's packages it has those that rules take; the others build it."""
+        """The image has only the packages for firewall rules and Python; compilers stay behind."""
         self.assertEqual(["iptables", "nftables", "python3"], installed(self.final))
         self.assertIn("gcc", installed(self.building))
         self.assertNotIn("pip", str(self.final))
 
     def test_nothing_of_ours_imports_what_is_left_out(self):
-        """No module is in a directory called test, or imports one, or a program of Twisted's."""
+        """No module imports the test packages and the parts of Twisted that the image removes."""
         (removing,) = [arguments for _, arguments in self.building if "-name test" in arguments]
         self.assertIn("rm -r conch mail words ", removing)
         sources = [*REPOSITORY.glob("yurttunnel/**/*.py"), *REPOSITORY.glob("twisted/**/*.py")]
@@ -96,7 +96,7 @@ class ContainerfileTests(unittest.SynchronousTestCase):
             )
 
     def test_the_list_of_plugins_is_written_before_the_user_changes(self):
-        """``twist`` runs once as root, since nothing can be written later."""
+        """``twist`` runs once as root to write its plugin cache, which is read-only later."""
         kinds = [name for name, _ in self.final]
         ((place, _),) = [
             (place, arguments)
@@ -107,7 +107,7 @@ class ContainerfileTests(unittest.SynchronousTestCase):
         self.assertLess(kinds.index("COPY"), place)
 
     def test_it_runs_twist_as_the_user_of_the_manifests(self):
-        """The user is a number that is not 0, the same as in the pods."""
+        """The image runs twist as the numeric user and group of the manifests."""
         final = dict(self.final)
         self.assertEqual('["twist"]', final["ENTRYPOINT"])
         user, group = final["USER"].split(":")
@@ -118,7 +118,7 @@ class ContainerfileTests(unittest.SynchronousTestCase):
             self.assertEqual(int(group), security["runAsGroup"])
 
     def test_versions_agree(self):
-        """Label, tags of the manifests and the package have the same version."""
+        """Label, image tags of the manifests and package have the same version."""
         version = yurttunnel.__version__
         self.assertIn(f'image.version="{version}"', dict(self.final)["LABEL"])
         for path in DEPLOY.glob("**/kustomization.yaml"):

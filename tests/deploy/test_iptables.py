@@ -1,4 +1,4 @@
-"""Firewall rules and pass-through: what is added to an installation, and that it fits together."""
+"""Firewall rules and pass-through: their overlay and components."""
 
 from __future__ import annotations
 
@@ -37,24 +37,24 @@ CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 
 class SteeringTests(KustomizationTestCase):
-    """Who steers, and who does not."""
+    """Which installations steer traffic."""
 
     def test_only_the_overlays_steer_that_are_for_it(self):
-        """Rules are made with the overlay for rules, records with that for records."""
+        """Only the overlay for rules makes rules, and only the one for records keeps records."""
         for directory in with_workloads():
             steering = settings_of(server_of(render(directory))).mode.steering
             self.assertEqual(directory == OVERLAY, steering.iptables, directory)
             self.assertEqual(directory.name == "dns", steering.dns, directory)
 
     def test_nothing_goes_through_unless_it_is_asked_for(self):
-        """No overlay has a port for pass-through by itself."""
+        """No overlay enables pass-through by itself."""
         for directory in with_workloads():
             steering = settings_of(server_of(render(directory))).mode.steering
             self.assertIsNone(steering.passthrough_port)
 
 
 class IptablesTests(KustomizationTestCase):
-    """The server where firewall rules lead to it."""
+    """The server with firewall rules."""
 
     def setUp(self):
         """Render the overlay."""
@@ -62,7 +62,7 @@ class IptablesTests(KustomizationTestCase):
         self.server = server_of(self.objects)
 
     def test_a_server_is_on_every_control_plane_node(self):
-        """A DaemonSet is for those nodes, tolerates their taint and has no number (F8)."""
+        """A DaemonSet runs a server on each control plane node and tolerates its taint (F8)."""
         self.assertEqual("DaemonSet", self.server["kind"])
         pod = pod_of(self.server)
         self.assertEqual("", pod["nodeSelector"][CONTROL_PLANE])
@@ -71,11 +71,11 @@ class IptablesTests(KustomizationTestCase):
         self.assertNotIn("strategy", self.server["spec"])
 
     def test_no_budget_is_for_it(self):
-        """Kubernetes counts no pods of a DaemonSet, and a drain leaves them."""
+        """There is no disruption budget, since it does not apply to a DaemonSet's pods."""
         self.assertEqual([], of_kind(self.objects, "PodDisruptionBudget"))
 
     def test_it_waits_for_the_lock_of_the_host(self):
-        """The lock of all that change the firewall is the host's file, made if need be."""
+        """The lock file of iptables is the host's and is created if it is missing."""
         pod = pod_of(self.server)
         (container,) = pod["containers"]
         (mount,) = [
@@ -86,17 +86,17 @@ class IptablesTests(KustomizationTestCase):
         self.assertNotIn("readOnly", mount)
 
     def test_it_has_time_to_remove_the_rules(self):
-        """That comes before the streams are drained, and must not be cut short."""
+        """The grace period also covers the removal of the rules, which precedes the drain."""
         base = pod_of(server_of(render(BASE)))["terminationGracePeriodSeconds"]
         grace = pod_of(self.server)["terminationGracePeriodSeconds"]
         self.assertGreaterEqual(grace, base + FINISH_SECONDS + CANCEL_SECONDS + REMOVAL_TIMEOUT)
 
     def test_nobody_from_elsewhere_reaches_the_port_without_tls(self):
-        """The rules lead to the loopback address, so that 10264 stays there."""
+        """The port without TLS listens on loopback only, since the rules redirect there."""
         self.assertEqual("127.0.0.1", settings_of(self.server).insecure_address)
 
     def test_all_else_is_as_in_the_base(self):
-        """Agent, services and permissions are the same, and so are the other flags."""
+        """Other objects, other flags and all permissions are those of the base."""
         base = {key(each): each for each in render(BASE)}
         for each in self.objects:
             if each is not self.server:
@@ -109,21 +109,21 @@ class IptablesTests(KustomizationTestCase):
 
 
 class ComponentTests(KustomizationTestCase):
-    """Rules and pass-through with what else an operator may choose."""
+    """Rules and pass-through in combination with other choices."""
 
     def rendered(self, resource, *components):
-        """Render an operator's kustomization."""
+        """Return the objects of an operator's kustomization."""
         return render(self.kustomization(resource, components=list(components)))
 
     def test_every_kubectl_adds_them(self):
-        """All kubectls give the same, though the kind of the workload changes."""
+        """All kubectls render the same objects, although the workload's kind changes."""
         directory = self.kustomization(SIDE_BY_SIDE, components=[IPTABLES, PASS_THROUGH])
         self.assertEqual(
             1, len({rendered_text(directory, kubectl) for kubectl in usable_kubectls()})
         )
 
     def test_rules_go_with_every_installation(self):
-        """Wherever it is added, a server is on each control plane node and makes rules."""
+        """The component adds rules to every installation, with a server per control plane node."""
         for resource in with_workloads():
             if resource == OVERLAY:
                 continue
@@ -138,7 +138,7 @@ class ComponentTests(KustomizationTestCase):
             self.assertEqual(before.secure_port, settings.secure_port)
 
     def test_the_order_of_components_does_not_matter(self):
-        """Rules, pass-through and the placement of servers are the same in any order."""
+        """The order of the components does not change the result."""
         components = (IPTABLES, PASS_THROUGH, COMPONENTS / "protected-placement")
         first, *others = [self.rendered(BASE, *each) for each in permutations(components)]
         for other in others:
@@ -146,7 +146,7 @@ class ComponentTests(KustomizationTestCase):
         self.assertIn("nodeAffinity", pod_of(server_of(first))["affinity"])
 
     def test_pass_through_has_a_port_of_its_own(self):
-        """It is declared, it is for kubelets, and no installation has it for something else."""
+        """The pass-through port is declared, intercepts kubelets, and conflicts with no other."""
         (flag,) = [
             each
             for each in pod_of(server_of(self.rendered(BASE, PASS_THROUGH)))["containers"][0][
@@ -173,5 +173,5 @@ class ComponentTests(KustomizationTestCase):
             )
 
     def test_the_overlay_is_the_base_with_the_component(self):
-        """Who needs nothing else applies the overlay, and gets the same."""
+        """The overlay is the base with the component."""
         self.assertEqual(render(OVERLAY), self.rendered(BASE, IPTABLES))

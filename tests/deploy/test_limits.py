@@ -1,4 +1,4 @@
-"""What the document about limits says are the bounds in the programs."""
+"""The document about limits agrees with the programs."""
 
 from __future__ import annotations
 
@@ -60,11 +60,11 @@ KIBIBYTE, MEBIBYTE = 1 << 10, 1 << 20
 
 
 class Limits:
-    """The test of a section, which has a table: the bound, the value, and what becomes of more."""
+    """A test of a section's table, whose columns are the limit, its value, and what exceeds it."""
 
     section = ""
     bounds: tuple[tuple[object, ...], ...] = ()
-    """How a row begins, and the numbers in its value."""
+    """The start of each row, and the numbers in its value."""
 
     def setUp(self):
         """Read the table."""
@@ -72,18 +72,18 @@ class Limits:
         self.values = dict(re.findall(r"^\| ([^|]+) \| ([^|]+) \|", text, flags=re.MULTILINE))
 
     def numbers(self, beginning):
-        """Return the numbers of the one row that begins so."""
+        """Return the numbers of the only row that starts with ``beginning``."""
         (value,) = [value for name, value in self.values.items() if name.startswith(beginning)]
         return [float(each.replace(",", "")) for each in re.findall(r"\d[\d,.]*", value)]
 
     def test_values_are_those_of_the_code(self):
-        """Numbers, seconds and sizes."""
+        """The numbers, times and sizes are those of the code."""
         for beginning, *values in self.bounds:
             self.assertEqual(values, self.numbers(beginning)[: len(values)], beginning)
 
 
 class SteeringTests(Limits, unittest.SynchronousTestCase):
-    """Steering."""
+    """Steering limits."""
 
     section = "Steering"
     bounds = (
@@ -107,13 +107,13 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
     )
 
     def test_a_look_that_takes_long_is_made_rarely(self):
-        """The share of time that looks may take is in both documents."""
+        """Both documents have the factor between the duration of a probe and the pause after it."""
         for text in (LIMITS.read_text(), STEERING.read_text()):
             self.assertRegex(text, rf"\b{probe_schedule.PAUSE_FACTOR} times\b")
 
 
 class ProxyTests(Limits, unittest.SynchronousTestCase):
-    """The service proxy."""
+    """The service proxy's limits."""
 
     section = "The service proxy"
     bounds = (
@@ -151,12 +151,12 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
     )
 
     def test_waits(self):
-        """How long a client waits for an endpoint is the sum of the plan."""
+        """The time that a client waits for an endpoint is the sum of the plan."""
         text = LIMITS.read_text()
         self.assertIn(f"each for {sum(dialing.PLAN):g} s at most", text)
 
     def test_what_kernel_mode_looks_at(self):
-        """The rules have the same numbers as the text."""
+        """The rate limits and the attempts in the text are those of the rules."""
         found = re.findall(
             r"rate (\d+)/second", detection_rules._ENDPOINT_LIMIT + detection_rules._TOTAL_LIMIT
         )
@@ -164,14 +164,14 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
         self.assertEqual(numbers, self.numbers("attempts of clients"))
 
     def test_descriptors(self):
-        """Of how many one is a connection's, or a client's by UDP."""
+        """The shares of descriptors for TCP connections and UDP clients are those of the code."""
         self.assertEqual(4, tcp._SHARE)
         self.assertIn("a quarter", self.values["TCP connections of the process"])
         self.assertEqual(udp_table._SHARE, self.numbers("clients by UDP of the process")[1])
 
 
 class HubTests(Limits, unittest.SynchronousTestCase):
-    """The hub."""
+    """The hub's limits."""
 
     section = "The hub"
     bounds = (

@@ -1,4 +1,4 @@
-"""The manifests: their form, their names, and how their parts fit together."""
+"""The manifests: their form and names, and references between objects."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ class RenderingTests(RenderedTestCase):
     """``kubectl kustomize`` renders everything."""
 
     def test_every_kubectl_renders_the_same(self):
-        """All kubectls from 1.21 on give the same objects, and none warns of anything."""
+        """All kubectls from 1.21 on render the same objects without warnings."""
         for directory in [BASE, *overlays()]:
             texts = {rendered_text(directory, kubectl) for kubectl in usable_kubectls()}
             self.assertEqual(1, len(texts), directory)
 
     def test_every_object_has_the_form_of_its_kind(self):
-        """The official models take each object, which they do not with a field that is unknown."""
+        """Each object is valid for the official models, which reject unknown fields."""
         for directory in [BASE, *overlays()]:
             for each in render(directory):
                 model = getattr(models, f"V1{each['kind']}")
@@ -68,7 +68,7 @@ class RenderingTests(RenderedTestCase):
                 self.assertRaises(ValueError, model.model_validate, broken)
 
     def test_the_base_can_be_read_without_kubectl(self):
-        """The base has no patches: all but the images is in its files as it is rendered."""
+        """The base has no patches: except the image tags, its files are the rendered objects."""
         rendered = {key(each): each for each in render(BASE)}
         for each in read_base():
             if "template" in each.get("spec", {}):
@@ -78,13 +78,13 @@ class RenderingTests(RenderedTestCase):
         self.assertEqual({}, rendered)
 
     def test_no_object_is_there_twice(self):
-        """Kind, namespace and name tell all objects of a kustomization apart."""
+        """Kind, namespace and name are unique in each kustomization."""
         for directory in [BASE, *overlays()]:
             keys = [key(each) for each in render(directory)]
             self.assertEqual(len(set(keys)), len(keys), directory)
 
     def test_every_object_has_a_namespace_if_its_kind_has(self):
-        """No object depends on the namespace that the operator happens to use."""
+        """Every namespaced object has a namespace, so the operator's context has no effect."""
         for directory in [BASE, *overlays()]:
             for each in render(directory):
                 namespaced = each["kind"] not in CLUSTER_KINDS
@@ -92,14 +92,14 @@ class RenderingTests(RenderedTestCase):
 
 
 class ReferenceTests(RenderedTestCase):
-    """What yurttunnel 1.2 promised holds."""
+    """Compatibility with yurttunnel 1.2."""
 
     def setUp(self):
         """Render the base."""
         self.objects = render(BASE)
 
     def test_names_and_labels_are_those_of_the_reference(self):
-        """All objects of yurttunnel 1.2 are there, in kube-system, with their labels."""
+        """All objects of yurttunnel 1.2 are in kube-system with their labels."""
         for (kind, name), labels in REFERENCE.items():
             found = named(self.objects, kind, name)["metadata"]
             self.assertEqual(labels, found.get("labels", {}), name)
@@ -107,7 +107,7 @@ class ReferenceTests(RenderedTestCase):
                 self.assertEqual("kube-system", found["namespace"])
 
     def test_the_public_service_has_one_port(self):
-        """Agents find ``tcp`` 10262 at node port 31008; nothing else is open to the outside."""
+        """The public Service has only the port ``tcp`` 10262, at node port 31008."""
         spec = named(self.objects, "Service", "x-tunnel-server-svc")["spec"]
         self.assertEqual("NodePort", spec["type"])
         self.assertEqual(
@@ -115,7 +115,7 @@ class ReferenceTests(RenderedTestCase):
         )
 
     def test_the_internal_service_stands_in_for_kubelets(self):
-        """The ports of a kubelet lead to the server's, within the cluster only."""
+        """The kubelets' ports are forwarded to the server's, only within the cluster."""
         spec = named(self.objects, "Service", "x-tunnel-server-internal-svc")["spec"]
         self.assertEqual("ClusterIP", spec.get("type", "ClusterIP"))
         self.assertEqual(
@@ -127,7 +127,7 @@ class ReferenceTests(RenderedTestCase):
         )
 
     def test_nodes_are_chosen_by_the_label_of_openyurt(self):
-        """The server runs on cloud nodes and the agent on edge nodes, in the nodes' network."""
+        """The server runs on cloud nodes and the agent on edge nodes, in the host network."""
         server = pod_of(named(self.objects, "Deployment", "yurt-tunnel-server"))
         agent = pod_of(named(self.objects, "DaemonSet", "yurt-tunnel-agent"))
         for pod, is_edge in ((server, "false"), (agent, "true")):
@@ -139,7 +139,7 @@ class ReferenceTests(RenderedTestCase):
         self.assertEqual([{"operator": "Exists"}], agent["tolerations"])
 
     def test_the_user_of_kubelets_reads_and_executes(self):
-        """``tunnel-proxy-client`` may use all of a kubelet's API, with the verbs it has."""
+        """``tunnel-proxy-client`` may use the whole API of kubelets with get and create."""
         granted = {
             (grant.verb, grant.path)
             for grant in grants_of(self.objects)
@@ -164,10 +164,10 @@ class ReferenceTests(RenderedTestCase):
 
 
 class NameTests(RenderedTestCase):
-    """The programs ask for the objects that there are, and may do so."""
+    """Object names in the manifests are those of the programs."""
 
     def test_names_are_those_that_the_programs_use(self):
-        """Services, ConfigMap, lease and accounts are called as in the code."""
+        """Services, ConfigMap, leases and accounts are named as in the code."""
         for directory in with_workloads():
             objects = render(directory)
             for name in (AGENTS_SERVICE, INTERNAL_SERVICE):
@@ -193,13 +193,13 @@ class NameTests(RenderedTestCase):
             )
 
     def test_certificates_are_of_the_users_that_are_granted_something(self):
-        """The server's user at kubelets is the one that the cluster role is for."""
+        """The user name of the server's certificate for kubelets is bound to the cluster role."""
         subjects = {grant.subject for grant in grants_of(read_base())}
         self.assertIn(KUBELET_CLIENT_NAME, subjects)
 
 
 class SelectorTests(RenderedTestCase):
-    """What selects pods selects the right ones."""
+    """Selectors match the intended pods."""
 
     def test_workloads_services_and_budgets_select_pods_that_exist(self):
         """Each selector matches the labels of exactly one workload's pods."""
@@ -220,7 +220,7 @@ class SelectorTests(RenderedTestCase):
                     self.assertEqual([each["metadata"]["name"]], matched)
 
     def test_servers_keep_away_from_each_other(self):
-        """No two replicas share a node, and one at a time may be missing."""
+        """No two servers share a node, and at most one may be unavailable."""
         for directory in with_workloads():
             objects = render(directory)
             server = server_of(objects)
@@ -240,6 +240,6 @@ class SelectorTests(RenderedTestCase):
             budget = named(objects, "PodDisruptionBudget", "yurt-tunnel-server")
             self.assertEqual(1, budget["spec"]["maxUnavailable"])
             self.assertGreater(server["spec"]["replicas"], 1)
-            # The ports of the node are taken until the old pod has ended.
+            # The old pod uses the node's ports until it has ended.
             rolling = server["spec"]["strategy"]["rollingUpdate"]
             self.assertEqual({"maxSurge": 0, "maxUnavailable": 1}, rolling)

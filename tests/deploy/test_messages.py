@@ -1,4 +1,4 @@
-"""The messages that the operator's manual has to have are found in the source."""
+"""The collector of messages for the operator's manual."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from tests.deploy.messages import Messages
 
 
 def found_in(source, handed_on=frozenset()):
-    """Return the keys of the messages in a piece of source."""
+    """Return the keys of the messages in a source text, and whether one is without words."""
     messages = Messages(set(handed_on))
     messages.visit(ast.parse(source))
     return set(messages.found), messages.wordless
 
 
 class CollectingTests(unittest.SynchronousTestCase):
-    """What counts as a message is found."""
+    """All kinds of messages are collected."""
 
     def test_logged(self):
-        """Warnings and worse are messages, whatever is filled in; information is none."""
+        """Warnings and more severe messages are collected; informational ones are not."""
         source = """
 log.warn("{node}: gone for {seconds:g} s", node=node)
 self._log.failure(f"{what!r} failed")
@@ -33,12 +33,12 @@ log.info("all is well")
         self.assertFalse(wordless)
 
     def test_without_words(self):
-        """A message that is made elsewhere is noticed."""
+        """A message whose text comes from elsewhere is detected."""
         self.assertEqual((set(), True), found_in('log.warn("{text}", text=text)'))
         self.assertEqual((set(), True), found_in("log.warn(text)"))
 
     def test_raised(self):
-        """What ends a start, or is told as a reason, is a message; other errors are none."""
+        """Errors at the start and listed reasons are collected; other exceptions are not."""
         source = """
 raise usage.UsageError(f"--{flag} is missing")
 raise CannotListen(flag, "the port is " + "taken")
@@ -49,7 +49,7 @@ raise ValueError("not told like this")
         self.assertEqual({"--… is missing", "the port is taken", "internal error"}, found)
 
     def test_uses(self):
-        """How a message comes is told: by the method of the logger, at a start, or in others."""
+        """The use of a message is its log method, the start, or a reason in another message."""
         messages = Messages({"why"})
         source = """
 log.warn("logged")
@@ -62,7 +62,7 @@ why("in others, too")
         self.assertEqual({**expected, "in others, too": {"reason"}}, messages.uses)
 
     def test_handed_on(self):
-        """Sentences are found at calls, names, entries and functions that are listed."""
+        """Texts are collected from listed calls, attributes, entries and functions."""
         source = """
 def notes():
     yield "from a function"

@@ -1,4 +1,4 @@
-"""What the page for those who come from yurttunnel 1.2 says of what has changed."""
+"""The migration page for yurttunnel 1.2 agrees with the programs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MIGRATION = REPOSITORY / "docs" / "migration.md"
 
 
 def change(of: str) -> tuple[str, str]:
-    """Return what 1.2 did, and what is done now, by the row about ``of``."""
+    """Return the old and the new behavior from the row about ``of``."""
     [(before, now)] = re.findall(
         rf"^\| {re.escape(of)} \|([^|]*)\| ([^|]+) \|$", MIGRATION.read_text(), re.MULTILINE
     )
@@ -40,17 +40,17 @@ def change(of: str) -> tuple[str, str]:
 
 
 def status(phrase: str) -> int:
-    """Return the one that stands before a phrase about requests that fail."""
+    """Return the status before a phrase in the row about unreachable nodes."""
     _, now = change("an answer for a node that cannot be reached")
     [found] = re.findall(rf"(\d{{3}}) {re.escape(phrase)}", now)
     return int(found)
 
 
 class ConnectTests(ConnectTestCase):
-    """A CONNECT that fails, or not."""
+    """Responses to CONNECT."""
 
     def test_failures(self) -> None:
-        """Each has the status that the page gives it."""
+        """Each failure has the status on the page."""
         self.assert_answer(
             self.open(connect("edge-9:80")), status("where no agent is connected"), "no agent"
         )
@@ -65,7 +65,7 @@ class ConnectTests(ConnectTestCase):
             self.assert_answer(connection, status(phrase), "a sentence")
 
     def test_success(self) -> None:
-        """Nothing is said before the target has accepted."""
+        """The server responds only after the target has accepted the connection."""
         connection = self.open(connect())
         connection.turns()
         self.assertEqual([], connection.segments)
@@ -76,10 +76,10 @@ class ConnectTests(ConnectTestCase):
 
 
 class NodeTests(DelegatedCallersWorld):
-    """A request for a kubelet that names another node than its connection."""
+    """A request to a kubelet that names another node than its connection."""
 
     def test_connection_for_another_node(self) -> None:
-        """It is refused with the status that the page gives it."""
+        """The request is rejected with the status on the page."""
         self.lead(EDGE_1[0])
         caller = self.jane(None, "system:apiserver")
         expected = status("where the connection was for another node")
@@ -90,7 +90,7 @@ class HostTests(SynchronousTestCase):
     """A request without TLS."""
 
     def test_name_of_another_node(self) -> None:
-        """It is refused with the status that the page gives it."""
+        """The request is rejected with the status on the page."""
         registry = SessionRegistry(Clock())
         for name in ("edge-1", "edge-2"):
             registry.add(Session(name))
@@ -102,10 +102,10 @@ class HostTests(SynchronousTestCase):
 
 
 class AddressesTests(SynchronousTestCase):
-    """What agents dial."""
+    """The addresses that agents dial."""
 
     def test_cloud_nodes(self) -> None:
-        """They are reached by what the page says, each by the first kind that it has."""
+        """Cloud nodes are dialed at the first kind of address on the page that they have."""
         _, now = change("what agents dial for a Service of type NodePort")
         kinds = re.findall(r"\w+IP(?=s)", now)
         node = {"status": {"addresses": []}}
@@ -115,7 +115,7 @@ class AddressesTests(SynchronousTestCase):
         self.assertEqual(["ExternalIP", "InternalIP"], kinds)
 
     def test_annotation(self) -> None:
-        """It goes before the nodes, and its port before that of the Service."""
+        """The annotation takes precedence over nodes, and its port over the Service's."""
         change(f"annotation `{EXTERNAL_ADDRESS}`")
         for kind in ("ClusterIP", "NodePort"):
             facts = service_facts(service(kind, annotation="a.example:443,b.example:444"))
@@ -123,10 +123,10 @@ class AddressesTests(SynchronousTestCase):
 
 
 class LoopbackTests(SynchronousTestCase):
-    """Ports of ``localhost-proxy-ports`` that an operator has added."""
+    """Operator-defined ports in ``localhost-proxy-ports``."""
 
     def test_agents_have_to_allow_them(self) -> None:
-        """An agent refuses such a port, and connects to it with the flag that the page names."""
+        """An agent rejects such a port unless it has the flag on the page."""
         _, now = change("ConfigMap `yurt-tunnel-server-cfg`")
         [flag] = re.findall(r"`(--allow-destination=[^`]+)`", now)
         for flags, allowed in (([], False), ([flag.replace("PORT", "9100")], True)):
@@ -137,19 +137,19 @@ class LoopbackTests(SynchronousTestCase):
 
 
 class FiguresTests(SynchronousTestCase):
-    """Metrics of the hub with the names of upstream's."""
+    """The hub's metrics with names of the original."""
 
     def test_those_that_are_kept(self) -> None:
-        """The page names each, as a scrape does."""
+        """The page names all of them."""
         told = set(re.findall(r"`(node_yurthub_\w+)`", MIGRATION.read_text()))
         self.assertEqual({name for name in samples() if name.startswith("node_")}, told)
 
 
 class GoneTests(SynchronousTestCase):
-    """What is not there any more, and what is in its place."""
+    """Removed features and their replacements."""
 
     def test_pprof(self) -> None:
-        """Profiles of Go are no page of ``/debug``."""
+        """/debug has no Go profiles."""
         before, _ = change("`/debug/pprof` on 10265 and 10266")
         self.assertIn("profiles of Go", before)
         clock = Clock()
@@ -157,7 +157,7 @@ class GoneTests(SynchronousTestCase):
         self.assertNotIn("/debug/pprof", pages)
 
     def test_unix_socket(self) -> None:
-        """No program has it; a Unix socket for CONNECT is where the flag says."""
+        """The old socket is gone; the flag on the page makes a Unix socket for CONNECT."""
         _, now = change("Unix socket `/tmp/interceptor-proxier.sock`")
         [flag, endpoint] = re.findall(r"`(--[a-z-]+) (unix:)PATH`", now)[0]
         options = Options({})

@@ -1,4 +1,4 @@
-"""Alerts and dashboard ask for metrics, labels and values that the programs have."""
+"""Alerts and dashboard use only metrics, labels and values that exist."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ METRIC = re.compile(
 MATCHER = re.compile(r"(\w+)\s*(=~|!~|!=|=)\s*\"([^\"]*)\"")
 GROUPING = re.compile(r"\b(?:by|on|ignoring|without)\s*\(([^)]*)\)")
 BY_PROMETHEUS = {"instance", "job", "le"}
-"""Labels that scraping adds, and the one of histograms."""
+"""Labels that Prometheus adds, and the label of histogram buckets."""
 
 
 def faults(expression, known):
-    """Return a sentence for each metric, label and value in a query that does not exist."""
+    """Yield a sentence for each unknown metric, label and value in a query."""
     expression = expression.replace("$__rate_interval", "5m")
     available = set(BY_PROMETHEUS)
     for name, matchers in METRIC.findall(expression):
@@ -60,10 +60,10 @@ def faults(expression, known):
 
 
 class FaultsTests(unittest.SynchronousTestCase):
-    """The check that the other tests make finds what is wrong."""
+    """The check of the queries."""
 
     def test_what_does_not_exist_is_found(self):
-        """A metric, a label, a value and a grouping that do not exist are reported."""
+        """Unknown metrics, labels, values and groupings are reported."""
         known = samples()
         for expression, part in (
             ("yurttunnel_server_nothing > 1", "no metric"),
@@ -79,21 +79,21 @@ class FaultsTests(unittest.SynchronousTestCase):
 
 
 class RulesTests(unittest.SynchronousTestCase):
-    """The rules for Prometheus."""
+    """The alerting rules."""
 
     def setUp(self):
-        """Read the file."""
+        """Read the rules."""
         self.groups = yaml.safe_load(RULES.read_text())["groups"]
         self.rules = [rule for group in self.groups for rule in group["rules"]]
 
     def test_alerts_ask_for_what_exists(self):
-        """Each expression uses metrics, labels and values that the programs show."""
+        """Each expression uses existing metrics, labels and values."""
         known = samples()
         for rule in self.rules:
             self.assertEqual([], list(faults(rule["expr"], known)), rule["alert"])
 
     def test_every_alert_is_complete(self):
-        """Each alert has a name of its own, a severity, a summary and what to do about it."""
+        """Each alert has a unique name, a severity, a summary and a description."""
         names = [rule["alert"] for rule in self.rules]
         self.assertEqual(len(names), len(set(names)))
         for rule in self.rules:
@@ -106,21 +106,21 @@ class RulesTests(unittest.SynchronousTestCase):
             self.assertEqual(rule["expr"].count("("), rule["expr"].count(")"), rule["alert"])
 
     def test_old_firewall_rules_are_told_after_three_periods(self):
-        """The alert's time is that of the default period, as the metric's own text has it."""
+        """The alert fires after three default sync periods."""
         (rule,) = [each for each in self.rules if each["alert"] == "YurtTunnelFirewallRulesOld"]
         defaults = {name: value for name, _, value, _ in ServerOptions.optParameters}
         seconds = 3 * int(defaults["iptables-sync-period"])
         self.assertTrue(rule["expr"].endswith(f"_last_success_timestamp_seconds > {seconds}"))
 
     def test_changes_of_services_that_wait_are_told_after_two_periods(self):
-        """The alert's time is that after which the proxy's own /healthz fails."""
+        """The alert fires when the proxy's /healthz fails."""
         (rule,) = [each for each in self.rules if each["alert"] == "YurtProxyChangesWait"]
         defaults = {name: value for name, _, value, _ in ProxyOptions.optParameters}
         seconds = MAX_PERIODS * int(defaults["iptables-sync-period"].removesuffix("s"))
         self.assertEqual(f"yurtproxy_change_age_seconds > {seconds}", rule["expr"])
 
     def test_texts_use_labels_that_the_expression_leaves(self):
-        """A label in a text is one of the metrics in the expression."""
+        """Labels in an alert's text are labels of the metrics in its expression."""
         known = samples()
         for rule in self.rules:
             labels = {"instance"}
@@ -131,19 +131,19 @@ class RulesTests(unittest.SynchronousTestCase):
 
 
 class DashboardTests(unittest.SynchronousTestCase):
-    """The dashboard for Grafana."""
+    """The Grafana dashboard."""
 
     def setUp(self):
-        """Read the file."""
+        """Read the dashboard."""
         self.dashboard = json.loads(DASHBOARD.read_text())
         every = self.dashboard["panels"]
         self.rows = [each for each in every if each["type"] == "row"]
-        # Those of a collapsed row are inside of it.
+        # The panels of a collapsed row are nested in it.
         self.panels = [each for each in every if each["type"] != "row"]
         self.panels += [each for row in self.rows for each in row["panels"]]
 
     def test_panels_ask_for_what_exists(self):
-        """Each query uses metrics and labels that the programs show, and so does each legend."""
+        """Queries and legends use existing metrics and labels."""
         known = samples()
         for panel in self.panels:
             self.assertTrue(panel["targets"], panel["title"])
@@ -156,9 +156,9 @@ class DashboardTests(unittest.SynchronousTestCase):
                 )
 
     def test_steering_is_shown_as_a_whole(self):
-        """Each metric of the firewall rules, DNS records and pass-through is in a panel.
+        """The panels show all metrics of firewall rules, DNS records and pass-through.
 
-        How many ports are intercepted is not: that changes with the configuration only.
+        Only the number of intercepted ports is left out, since only the configuration changes it.
         """
         shown = {
             name
@@ -170,7 +170,7 @@ class DashboardTests(unittest.SynchronousTestCase):
         self.assertEqual({"yurttunnel_server_steering_intercepted_ports"}, steering - shown)
 
     def test_annotations_ask_for_what_exists(self):
-        """A node that is lost is marked, and its name is a label of the query."""
+        """Lost nodes are marked, by a label of the query."""
         known = samples()
         lost, broken = self.dashboard["annotations"]["list"]
         for each in (lost, broken):
@@ -180,7 +180,7 @@ class DashboardTests(unittest.SynchronousTestCase):
         self.assertIn('agentID=~"$node"', lost["expr"])
 
     def test_a_node_can_be_chosen(self):
-        """The values of the variable are those of a label, and panels for one node ask for it."""
+        """The node variable has the values of a label, and the panels for chosen nodes use it."""
         (node,) = [each for each in self.dashboard["templating"]["list"] if each["name"] == "node"]
         name, label = re.fullmatch(r"label_values\((\w+), (\w+)\)", node["definition"]).groups()
         self.assertEqual(node["definition"], node["query"]["query"])
@@ -191,7 +191,7 @@ class DashboardTests(unittest.SynchronousTestCase):
                 self.assertIn('node=~"$node"', target["expr"], panel["title"])
 
     def test_links_lead_to_the_status_page(self):
-        """From the dashboard to all of it, and from a row of a table to that node."""
+        """The dashboard links to the status page, and a row of a table to that page's node."""
         (link,) = self.dashboard["links"]
         self.assertEqual("${status_page}/", link["url"])
         tables = [each for each in self.panels if each["title"].endswith("est nodes")]
@@ -201,7 +201,7 @@ class DashboardTests(unittest.SynchronousTestCase):
             self.assertEqual("${status_page}/?q=${__data.fields.node}", link["url"])
 
     def test_only_the_first_row_is_open(self):
-        """Who opens the dashboard sees the nodes, and nothing else is asked for."""
+        """Only the first row, with the nodes, is expanded, so other panels run no queries."""
         self.assertEqual(
             [False] + [True] * (len(self.rows) - 1), [each["collapsed"] for each in self.rows]
         )
@@ -210,13 +210,13 @@ class DashboardTests(unittest.SynchronousTestCase):
             self.assertEqual(row["collapsed"], bool(row["panels"]), row["title"])
 
     def test_variables_exist(self):
-        """The queries use no variable but those that the dashboard defines, and Grafana's own."""
+        """The queries use all variables of the dashboard and no others, except Grafana's."""
         defined = {each["name"] for each in self.dashboard["templating"]["list"]}
         used = set(re.findall(r"\$\{?([a-z]\w*)", DASHBOARD.read_text()))
         self.assertEqual(defined, used)
 
     def test_no_two_panels_are_in_one_place(self):
-        """Panels have their own numbers and do not overlap."""
+        """Panels have unique ids and do not overlap."""
         every = [*self.rows, *self.panels]
         self.assertEqual(len(every), len({each["id"] for each in every}))
         self.assert_apart(self.dashboard["panels"])
@@ -224,7 +224,7 @@ class DashboardTests(unittest.SynchronousTestCase):
             self.assert_apart(row["panels"])
 
     def assert_apart(self, panels):
-        """Fail where two panels that are shown together overlap."""
+        """Check that panels that are shown together do not overlap."""
         cells: set[tuple[int, int]] = set()
         for each in panels:
             place = each["gridPos"]
@@ -239,10 +239,10 @@ class DashboardTests(unittest.SynchronousTestCase):
 
 
 class ProcessTests(unittest.SynchronousTestCase):
-    """The figures that every process has are told apart."""
+    """Process metrics of different programs are distinguishable."""
 
     def test_the_programs_of_a_node_have_names_of_their_own(self):
-        """As the page has them scraped, no two have the same labels."""
+        """With the scrape configuration on the page each program has its own instance label."""
         [text] = re.findall(r"```yaml\n(.*?)```", (MONITORING / "README.md").read_text(), re.DOTALL)
         [job] = yaml.safe_load(text)["scrape_configs"]
         [static], [relabel] = job["static_configs"], job["relabel_configs"]
@@ -254,7 +254,7 @@ class ProcessTests(unittest.SynchronousTestCase):
         self.assertEqual({f"NODE:{port}" for port in (10249, 10265, 10266, 10267)}, instances)
 
     def test_other_programs_are_left_out(self):
-        """Those with the same name, as that of a node, that are scraped as something else."""
+        """Queries of process metrics are joined with the programs' own, to exclude others."""
         rules = yaml.safe_load(RULES.read_text())["groups"]
         asked = [rule["expr"] for group in rules for rule in group["rules"]]
         asked += re.findall(r'"expr": "(.*)"', DASHBOARD.read_text())
@@ -265,12 +265,12 @@ class ProcessTests(unittest.SynchronousTestCase):
 
 
 class ConfigMapTests(unittest.SynchronousTestCase):
-    """What ``kubectl apply -k`` brings to the cluster."""
+    """The objects that ``kubectl apply -k`` creates."""
 
     skip = why_not_rendered()
 
     def test_the_files_are_in_config_maps(self):
-        """Rules and dashboard arrive as they are, under fixed names."""
+        """The ConfigMaps contain the unchanged files and have fixed names."""
         objects = render(MONITORING)
         self.assertEqual(2, len(of_kind(objects, "ConfigMap")))
         rules = named(objects, "ConfigMap", "yurt-tunnel-rules")

@@ -1,4 +1,4 @@
-"""The operator's pages have all messages, metrics and alerts, and none that do not exist."""
+"""The operator's pages document exactly the existing messages, metrics and alerts."""
 
 from __future__ import annotations
 
@@ -50,12 +50,11 @@ PAGES = (OPERATIONS, MESSAGES, METRICS)
 ALERT = re.compile(r"Yurt(?:Tunnel|Hub|Proxy)[A-Z]\w+")
 DEFECT = "Defect:"
 DECLARING = ("counter", "gauge", "histogram", "Metric")
-"""What declares a metric (:mod:`yurttunnel.metrics`)."""
-"""The modules that make metrics."""
+"""The functions that declare a metric (:mod:`yurttunnel.metrics`)."""
 
 
 def section(title):
-    """Return what the runbook has below a heading of the second level."""
+    """Return a second-level section of the runbook."""
     (found,) = re.findall(
         rf"^## {title}$(.*?)(?=^## |\Z)", OPERATIONS.read_text(), re.DOTALL | re.MULTILINE
     )
@@ -63,12 +62,12 @@ def section(title):
 
 
 def first_cells(text):
-    """Return what stands as code in the first column of tables."""
+    """Return the code spans in the first column of tables."""
     return {name for first, *_ in rows_of(text) for name in named_in(first)}
 
 
 def all_messages():
-    """Return where each message is in the source, by its key."""
+    """Return the place of each message in the source, by its key."""
     return {
         text: f"{name}:{line}"
         for name, messages in messages_by_file().items()
@@ -77,7 +76,7 @@ def all_messages():
 
 
 class MessageTests(unittest.SynchronousTestCase):
-    """Messages of the programs and of the document are the same."""
+    """The documented messages are those of the programs."""
 
     def setUp(self):
         """Collect both."""
@@ -85,7 +84,7 @@ class MessageTests(unittest.SynchronousTestCase):
         self.documented = {key(code): code for code in first_cells(MESSAGES.read_text())}
 
     def test_each_is_documented(self):
-        """Every message has its row, but for defects, which all have one cure."""
+        """Each message has a row, except defects, which share one."""
         not_found = {
             f"{place}: {text}"
             for text, place in self.messages.items()
@@ -95,21 +94,21 @@ class MessageTests(unittest.SynchronousTestCase):
         self.assertIn(f"`{DEFECT}`", MESSAGES.read_text())
 
     def test_each_exists(self):
-        """No row is about a message that no program has."""
+        """Each row has a message that exists in the source."""
         gone = [code for text, code in self.documented.items() if text not in self.messages]
         self.assertEqual([], sorted(gone))
 
     def test_each_can_be_searched(self):
-        """No row stands for a message without words."""
+        """Each row has a literal word to search for."""
         self.assertEqual([], [code for code in self.documented.values() if not has_words(code)])
 
     def test_no_message_is_passed_on_from_nowhere(self):
-        """Where a message has no words of its own, it is known what makes the sentence."""
+        """Files with messages without literal words are listed with the sources of the text."""
         wordless = {name for name, messages in messages_by_file().items() if messages.wordless}
         self.assertLessEqual(wordless, HANDED_ON.keys())
 
     def test_what_hands_on_is_there(self):
-        """Each call, attribute, name and function that is listed is in its file."""
+        """Each listed call, attribute, name and function is in its file."""
         for name, makers in HANDED_ON.items():
             text = (REPOSITORY / name).read_text()
             for maker in makers:
@@ -117,7 +116,7 @@ class MessageTests(unittest.SynchronousTestCase):
 
 
 def declared_in(path):
-    """Yield the names of the metrics that a file declares, without what stands for a prefix."""
+    """Yield the names of the metrics that a file declares, without the prefix placeholder."""
     for node in ast.walk(ast.parse(path.read_text())):
         if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
             continue
@@ -129,10 +128,10 @@ def declared_in(path):
 
 
 class MonitoringTests(unittest.SynchronousTestCase):
-    """Metrics and alerts of the document are those that exist."""
+    """The documented metrics and alerts are those that exist."""
 
     def test_metrics(self):
-        """Each metric has its row, and each row its metric."""
+        """The metrics with a row are exactly the existing ones."""
         documented = {code for code in first_cells(METRICS.read_text()) if METRIC.fullmatch(code)}
         names = set(samples())
         for histogram in [each for each in names if each.endswith("_bucket")]:
@@ -142,7 +141,7 @@ class MonitoringTests(unittest.SynchronousTestCase):
         self.assertEqual(names, documented)
 
     def test_every_metric_is_looked_at(self):
-        """Each metric that is declared is among those that are compared, whatever its prefix."""
+        """Each metric that is declared in the source is in the compared registries."""
         looked_at = families()
         declared = [
             (name, path) for path, _ in source_files(REPOSITORY) for name in declared_in(path)
@@ -152,12 +151,12 @@ class MonitoringTests(unittest.SynchronousTestCase):
             self.assertTrue(any(each.endswith(name) for each in looked_at), f"{path}: {name}")
 
     def test_each_metric_has_an_alert_or_a_reason(self):
-        """Where no alert asks for a metric, the last column says why."""
+        """Each metric has an alert or the reason for having none."""
         for metric, *_, alerts, reason in rows_of(METRICS.read_text()):
             self.assertTrue(alerts or reason, metric)
 
     def test_alerts(self):
-        """Each alert is in the reference, and none is named that is not there."""
+        """The reference has all alerts, and no page names an unknown one."""
         groups = yaml.safe_load(RULES.read_text())["groups"]
         alerts = {rule["alert"] for group in groups for rule in group["rules"]}
         self.assertEqual(alerts, set(ALERT.findall(METRICS.read_text())))
@@ -166,10 +165,10 @@ class MonitoringTests(unittest.SynchronousTestCase):
 
 
 class GeneratedTests(unittest.SynchronousTestCase):
-    """What is made from the code is as the code has it now."""
+    """Generated pages are up to date."""
 
     def test_references(self):
-        """The pages are what ``python -m tests.deploy.reference`` writes."""
+        """The pages are equal to the output of ``python -m tests.deploy.reference``."""
         pages = ((METRICS, metrics_page()), (MESSAGES, messages_page()), (FLAGS, flags_page()))
         for page, text in pages:
             self.assertEqual(
@@ -180,10 +179,10 @@ class GeneratedTests(unittest.SynchronousTestCase):
 
 
 class ReferenceTests(unittest.SynchronousTestCase):
-    """Checks and pages that are there are described."""
+    """Checks and pages are documented."""
 
     def test_readiness_checks(self):
-        """Each check of /readyz is described."""
+        """The table has all checks of /readyz."""
         checks = {
             node.args[0].value
             for path, _ in source_files(REPOSITORY)
@@ -200,7 +199,7 @@ class ReferenceTests(unittest.SynchronousTestCase):
         self.assertEqual(checks, first_cells(table))
 
     def test_meta_pages_are_diagnosed(self):
-        """A diagnosis has each page of the table, of whichever program it is."""
+        """A diagnosis includes each page in the table, of whichever program."""
         text = section("Looking inside")
         cells = first_cells(text[: text.index("### /nodes")]) - {"/debug"}
         named = {cell.removeprefix("/") for cell in cells if not cell.endswith("/NAME")}
@@ -208,7 +207,7 @@ class ReferenceTests(unittest.SynchronousTestCase):
         self.assertEqual(named, own)
 
     def test_debug_pages(self):
-        """Each page of /debug is described."""
+        """All pages of /debug are documented."""
         clock = Clock()
         pages = Debug(clock, list, ReactorLag(clock), LogLevelFilter()).pages
         named = set(re.findall(r"`/debug/([a-z-]+)", section("Looking inside")))
@@ -217,15 +216,15 @@ class ReferenceTests(unittest.SynchronousTestCase):
         )
 
     def test_readme_leads_here(self):
-        """Who looks for it in the README finds it."""
+        """The README links to the runbook."""
         self.assertIn("docs/operations.md", (REPOSITORY / "README.md").read_text())
 
 
 class NumberTests(unittest.SynchronousTestCase):
-    """Numbers that are written down are those of the programs."""
+    """Numbers in the documents are those of the programs."""
 
     def test_in_the_manual(self):
-        """Bounds, lives and shares are as they are in the source."""
+        """Limits, lifetimes and shares in the manual are those of the source."""
         text = " ".join(" ".join(page.read_text() for page in (OPERATIONS, MESSAGES)).split())
         drain = {name: value for name, _, value, _ in ServerOptions.optParameters}["drain-timeout"]
         first, last = CLUSTER_SCHEDULE.renewed_from, CLUSTER_SCHEDULE.renewed_until
@@ -244,7 +243,7 @@ class NumberTests(unittest.SynchronousTestCase):
             self.assertIn(phrase, text)
 
     def test_in_the_limits(self):
-        """The bounds of the meta ports, the log and the audit log are those in the programs."""
+        """The documented limits of meta ports, log and audit log are those of the source."""
         text = LIMITS.read_text()
         for row in (
             "| connections to a meta port whose request has not come |"

@@ -1,4 +1,4 @@
-"""The overlays: kube-apiserver through the tunnel, and two installations in one cluster."""
+"""The overlays for egress selectors and for two installations in one cluster."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.deploy.workloads import (
 from yurttunnel.server.endpoints import TlsEndpoint, UnixEndpoint
 
 HOST_IPS = ["192.0.2.10", "2001:db8:0:1::15"]
-"""Addresses of nodes, of each family."""
+"""Addresses of nodes, one of each family."""
 
 
 class HostAddressTests(RenderedTestCase):
-    """The address of the node stands in arguments as the API gives it."""
+    """The node's address in arguments, in the API's notation."""
 
     def test_programs_take_addresses_of_either_family(self):
-        """Wherever an overlay puts it, the program parses it."""
+        """The programs accept a node address of either family wherever an overlay uses it."""
         for directory in with_workloads():
             for workload in workloads(directory):
                 for host_ip in HOST_IPS:
@@ -42,10 +42,10 @@ class HostAddressTests(RenderedTestCase):
 
 
 class EgressSelectorTests(RenderedTestCase):
-    """What kube-apiserver is told leads to where the server listens."""
+    """kube-apiserver connects where the server listens."""
 
     def test_the_socket_is_where_the_server_makes_it(self):
-        """Server, pod, kube-apiserver's pod and its file have the same path."""
+        """Server, pod, and kube-apiserver's pod and configuration have the same socket path."""
         directory = DEPLOY / "overlays" / "egress-selector"
         server = named(render(directory), "Deployment", "yurt-tunnel-server")
         ((_, endpoint),) = settings_of(server).connect_endpoints
@@ -61,7 +61,7 @@ class EgressSelectorTests(RenderedTestCase):
         self.assertEqual(group, maker["command"][maker["command"].index("-g") + 1])
 
     def test_the_port_is_the_servers(self):
-        """The address for kube-apiserver has the port of the service, and is TLS."""
+        """kube-apiserver's address has the Service's port and uses TLS."""
         directory = DEPLOY / "overlays" / "egress-selector-tcp"
         objects = render(directory)
         for host_ip in HOST_IPS:
@@ -76,7 +76,7 @@ class EgressSelectorTests(RenderedTestCase):
         _patched_kube_apiserver(self, directory)
 
     def test_an_agent_is_on_every_node(self):
-        """With an egress selector cloud nodes are reached through the tunnel, too."""
+        """Agents run on cloud nodes too, since all nodes are reached through the tunnel."""
         for name in ("egress-selector", "egress-selector-tcp"):
             objects = render(DEPLOY / "overlays" / name)
             agent = pod_of(named(objects, "DaemonSet", "yurt-tunnel-agent"))
@@ -84,27 +84,27 @@ class EgressSelectorTests(RenderedTestCase):
 
 
 class SideBySideTests(RenderedTestCase):
-    """Two installations run in one cluster, and on the same nodes."""
+    """Two installations in one cluster, on the same nodes."""
 
     def setUp(self):
-        """Render both."""
+        """Render both installations."""
         self.first = render(BASE)
         self.second = render(DEPLOY / "overlays" / "side-by-side")
 
     def test_no_object_is_in_both(self):
-        """Installing or removing the one leaves all objects of the other as they are."""
+        """The installations share no object, so changing one leaves the other unchanged."""
         first = {key(each) for each in self.first}
         self.assertEqual(set(), first & {key(each) for each in self.second})
 
     def test_no_port_of_a_node_is_in_both(self):
-        """All ports differ: those of the server, the agent and the node port."""
+        """The installations share no port of server, agent or node port."""
         first, second = (_ports(objects) for objects in (self.first, self.second))
         self.assertEqual(6, len(first))
         self.assertEqual(6, len(second))
         self.assertEqual(set(), first & second)
 
     def test_bindings_are_for_its_own_accounts(self):
-        """The second installation grants the same as the first, to its own service accounts."""
+        """The second installation's bindings are for its own service accounts."""
         subjects = {grant.subject for grant in grants_of(self.second)}
         self.assertEqual(
             {
@@ -131,7 +131,7 @@ def _ports(objects):
 
 
 def _transport(directory):
-    """Return where kube-apiserver is told to connect to."""
+    """Return the transport in kube-apiserver's egress configuration."""
     read = yaml.safe_load((directory / "egress-selector-configuration.yaml").read_text())
     assert read["apiVersion"] == "apiserver.k8s.io/v1beta1"
     assert read["kind"] == "EgressSelectorConfiguration"
@@ -142,7 +142,7 @@ def _transport(directory):
 
 
 def _patched_kube_apiserver(test, directory):
-    """Apply kubeadm's patch to a static pod as kubeadm writes it, and check the result."""
+    """Apply kubeadm's patch to a static pod in kubeadm's form, and check the result."""
     place = Path(test.mktemp())
     place.mkdir()
     pod = {

@@ -1,4 +1,4 @@
-"""The service proxy's manifests: what they start exists, and may what it has to."""
+"""The service proxy's manifests: they start the proxy with the rights that it needs."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ CAPABILITIES = {"NET_ADMIN", "NET_RAW", "NET_BIND_SERVICE"}
 
 
 def parse(*arguments):
-    """Have the program parse its flags."""
+    """Return the program's settings for its flags."""
     options = Options({"NODE_NAME": "edge-1"})
     options.parseOptions(arguments)
     return options.settings
 
 
 class UnitTests(unittest.SynchronousTestCase):
-    """The unit of systemd."""
+    """The systemd unit."""
 
     def test_it_starts_the_proxy(self):
-        """With what the comment says as flags; it is waited for longer than it may drain."""
+        """The program accepts the flags in the comment, and the stop timeout covers its drain."""
         settings = dict(settings_of(UNIT))
         program, command, variable = shlex.split(settings["ExecStart"])
         self.assertTrue(program.endswith("/twist"))
@@ -48,7 +48,7 @@ class UnitTests(unittest.SynchronousTestCase):
         self.assertGreater(float(settings["TimeoutStopSec"]), longest)
 
     def test_it_may_little(self):
-        """Three capabilities, and what it speaks to."""
+        """The unit has three capabilities and may use netlink."""
         settings = dict(settings_of(UNIT))
         expected = {f"CAP_{each}" for each in CAPABILITIES}
         self.assertEqual(expected, set(settings["CapabilityBoundingSet"].split()))
@@ -57,12 +57,12 @@ class UnitTests(unittest.SynchronousTestCase):
 
 
 class ManifestTests(unittest.SynchronousTestCase):
-    """The DaemonSet and its rights."""
+    """The DaemonSet and its permissions."""
 
     skip = why_not_rendered()
 
     def daemon_set(self, directory):
-        """Render a kustomization; return the objects, the pod and its container."""
+        """Return the objects of a kustomization, the pod and its container."""
         objects = render(DEPLOY / directory)
         daemon_set = named(objects, "DaemonSet", "yurt-proxy")
         models.V1DaemonSet.model_validate(daemon_set)
@@ -71,13 +71,13 @@ class ManifestTests(unittest.SynchronousTestCase):
         return objects, pod, container
 
     def settings(self, container):
-        """Return what the program makes of its arguments."""
+        """Return the program's settings for the container's arguments."""
         command, *arguments = container["args"]
         self.assertIn(command, {maker.tapname for maker in getPlugins(IServiceMaker)})
         return parse(*(each.replace("$(NODE_NAME)", "edge-1") for each in arguments))
 
     def test_the_pod_starts_the_proxy(self):
-        """In the node's network, where it is probed; with time for its end."""
+        """The pod has the host network, matching probes, and a grace period for the drain."""
         _, pod, container = self.daemon_set("proxy")
         settings = self.settings(container)
         self.assertEqual("https://API:6443", settings.sources.master)
@@ -91,19 +91,19 @@ class ManifestTests(unittest.SynchronousTestCase):
             self.assertEqual(METRICS_PORT, asked["port"])
 
     def test_behind_a_hub(self):
-        """It asks as the node, and has no token of its own."""
+        """Behind a hub the proxy uses the node's identity and has no token of its own."""
         _, pod, container = self.daemon_set("proxy-hub")
         self.assertEqual("http://127.0.0.1:10261", self.settings(container).sources.master)
         self.assertFalse(pod["automountServiceAccountToken"])
 
     def test_the_way_back(self):
-        """Proxies learn to remove their rules, and only then are ended."""
+        """To remove the proxy, all pods first restart with the flag that removes their rules."""
         (text,) = [each.text for each in blocks(README) if "--remove-rules-at-exit" in each.text]
         commands = [shlex.split(each) for each in text.replace("\\\n", "").splitlines()]
         self.assertEqual(["patch", "rollout", "delete"], [each[3] for each in commands])
         change, pace = json.loads(commands[0][-1])
         self.assertEqual("/spec/template/spec/containers/0/args/-", change["path"])
-        # A node that is away keeps none of the others back.
+        # An offline node does not delay the others.
         self.assertEqual(
             ("/spec/updateStrategy/rollingUpdate/maxUnavailable", "100%"),
             (pace["path"], pace["value"]),
@@ -116,14 +116,14 @@ class ManifestTests(unittest.SynchronousTestCase):
             self.assertTrue(self.settings(container).sync.removes_rules)
 
     def test_who_is_told_to_remove_rules_can(self):
-        """Nodes of a cluster have an image, and no command: pages lead to what does it there."""
+        """Where a page mentions --cleanup, it links to the way to run it in a cluster."""
         for page in (REPOSITORY / "docs" / name for name in ("messages.md", "proxy.md")):
             for line in page.read_text().splitlines():
                 if re.search(r"proxy (again or with )?--cleanup\b", line):
                     self.assertIn("(../deploy/proxy/README.md#to-go-back)", line)
 
     def test_what_it_may(self):
-        """It reads what it serves, and its node; it changes the network of the machine."""
+        """The account may list and watch Services, EndpointSlices and Nodes, and no more."""
         objects, _, container = self.daemon_set("proxy")
         rules = named(objects, "ClusterRole", "yurt-proxy")["rules"]
         self.assertEqual(

@@ -1,4 +1,4 @@
-"""The comparison of granted and used permissions finds every difference, and only those."""
+"""The comparison of permissions with their use reports exactly the differences."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ ALL = (LIST_NODES, WATCH_NODES, APPROVE, LIST_CFG, CREATE_LEASE)
 
 
 def objects(manifest=MANIFEST):
-    """Read the objects of a manifest."""
+    """Return the objects of a manifest."""
     return list(yaml.safe_load_all(manifest))
 
 
@@ -67,14 +67,14 @@ def granted(rule, namespace=""):
 
 
 class MissingTests(unittest.TestCase):
-    """What is used must be granted."""
+    """Missing permissions."""
 
     def test_nothing_is_missing_when_all_is_granted(self):
-        """Requests that the roles cover are not reported."""
+        """Permitted requests are not reported."""
         self.assertEqual(("", ()), (str(audit(objects(), ALL)), audit(objects(), ALL).missing))
 
     def test_every_part_of_a_request_counts(self):
-        """A request that differs in one part from what is granted is missing."""
+        """A request that differs from the permissions in any one part is reported."""
         for other in (
             Request(SERVER, "get", "", "nodes"),
             Request(SERVER, "list", "metrics.k8s.io", "nodes"),
@@ -89,14 +89,14 @@ class MissingTests(unittest.TestCase):
             self.assertEqual((other,), audit(objects(), [*ALL, other]).missing)
 
     def test_names_do_not_allow_to_create(self):
-        """A rule with resourceNames does not allow to create the object of that name."""
+        """A rule with resourceNames does not permit creating an object of that name."""
         rule = {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["create"]}
         rule["resourceNames"] = ["cfg"]
         request = Request(SERVER, "create", "", "configmaps", "", "kube-system", "cfg")
         self.assertEqual((request,), audit(granted(rule, "kube-system"), [request]).missing)
 
     def test_a_cluster_role_holds_in_every_namespace(self):
-        """What a ClusterRoleBinding grants is allowed in a namespace, too."""
+        """A ClusterRoleBinding's grants also apply within a namespace."""
         grants = granted({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
         used = [
             Request(SERVER, "list", "", "pods"),
@@ -105,7 +105,7 @@ class MissingTests(unittest.TestCase):
         self.assertEqual("", str(audit(grants, used)))
 
     def test_a_role_binding_keeps_a_cluster_role_in_its_namespace(self):
-        """A ClusterRole that a RoleBinding refers to holds in the binding's namespace only."""
+        """A RoleBinding restricts a ClusterRole to its namespace."""
         role, binding = granted({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
         binding["kind"] = "RoleBinding"
         binding["metadata"] = {"name": "one", "namespace": "default"}
@@ -114,7 +114,7 @@ class MissingTests(unittest.TestCase):
         self.assertEqual((outside,), audit([role, binding], [inside, outside]).missing)
 
     def test_groups_of_service_accounts_count(self):
-        """What is granted to all service accounts is granted to each."""
+        """Grants to a service account's groups apply to the account."""
         role, binding = granted({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
         for group in (
             "system:authenticated",
@@ -127,7 +127,7 @@ class MissingTests(unittest.TestCase):
             )
 
     def test_a_user_is_not_a_group(self):
-        """A user who is called like a group is not granted what the group is."""
+        """A user with the name of a group does not get the group's grants."""
         role, binding = granted({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
         binding["subjects"] = [{"kind": "Group", "name": "x"}]
         request = Request("x", "list", "", "pods")
@@ -135,10 +135,10 @@ class MissingTests(unittest.TestCase):
 
 
 class SuperfluousTests(unittest.TestCase):
-    """What is granted must be used."""
+    """Superfluous permissions."""
 
     def test_each_verb_that_nobody_uses_is_named(self):
-        """Leaving out one request reports exactly the grant that was for it."""
+        """For each unused verb exactly its grant is reported."""
         for request in ALL:
             found = audit(objects(), [each for each in ALL if each is not request])
             (line,) = found.superfluous
@@ -146,7 +146,7 @@ class SuperfluousTests(unittest.TestCase):
             self.assertIn(f"{request.verb} {request.path}.", line)
 
     def test_names_are_looked_at_one_by_one(self):
-        """Of two names in a rule the one that nobody asks for is superfluous."""
+        """An unused name among several names of a rule is reported."""
         rule = {
             "apiGroups": [""],
             "resources": ["services"],
@@ -158,7 +158,7 @@ class SuperfluousTests(unittest.TestCase):
         self.assertIn("services.core unused in kube-system", line)
 
     def test_a_cluster_role_for_one_namespace_is_too_wide(self):
-        """What is used in one namespace only belongs into a Role."""
+        """A grant for all namespaces that is used in only one is too wide."""
         rule = {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"]}
         rule["verbs"] = ["list"]
         used = [Request(SERVER, "list", "discovery.k8s.io", "endpointslices", "", "kube-system")]
@@ -168,14 +168,14 @@ class SuperfluousTests(unittest.TestCase):
         self.assertEqual((), audit(granted(rule, "kube-system"), used).superfluous)
 
     def test_all_names_where_a_few_are_used_are_too_wide(self):
-        """What is used for known names only belongs under resourceNames."""
+        """A grant for all names that is used for known names only is too wide."""
         rule = {"apiGroups": [""], "resources": ["services"], "verbs": ["list"]}
         used = [Request(SERVER, "list", "", "services", "", "kube-system", "svc")]
         (line,) = audit(granted(rule, "kube-system"), used).superfluous
         self.assertIn("used for svc only", line)
 
     def test_names_that_are_generated_need_no_resource_names(self):
-        """Reading certificate requests by name, and creating, are not too wide."""
+        """Grants for objects with generated names, and for creation, need no resourceNames."""
         group = "certificates.k8s.io"
         rule = {"apiGroups": [group], "resources": ["certificatesigningrequests"]}
         rule["verbs"] = ["get"]
@@ -186,17 +186,17 @@ class SuperfluousTests(unittest.TestCase):
         self.assertEqual((), audit(granted(rule, "kube-system"), used).superfluous)
 
     def test_only_the_users_in_question_are_looked_at(self):
-        """With users given, requests of others and grants to others are left out."""
+        """With ``users``, requests of others and grants to others are ignored."""
         other = Request("somebody", "delete", "", "nodes")
         self.assertEqual("", str(audit(objects(), [*ALL, other], users=[SERVER])))
         self.assertEqual("", str(audit(objects(), [], users=["nobody"])))
 
 
 class BindingTests(unittest.TestCase):
-    """Bindings and roles belong together."""
+    """Bindings without roles."""
 
     def test_a_binding_without_its_role_is_an_error(self):
-        """A binding to a role that is not there names both."""
+        """The error for a missing role names the binding and the role."""
         _, binding = granted({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
         error = self.assertRaises(LookupError, list, grants_of([binding]))
         self.assertIn("ClusterRoleBinding one: no ClusterRole one", str(error))

@@ -1,4 +1,4 @@
-"""The pages as a site, as ``tox run -e docs`` makes it."""
+"""The site of the documentation, as ``tox run -e docs`` builds it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.deploy.rendering import REPOSITORY
 
 
 def site_arguments(directory: Path) -> list[str]:
-    """Return those of Sphinx in the environment ``docs`` of tox, for a site in a directory."""
+    """Return the arguments of Sphinx in tox's environment ``docs``, for a site in a directory."""
     tox = configparser.ConfigParser()
     tox.read(REPOSITORY / "tox.ini")
     [line] = tox["testenv:docs"]["commands"].splitlines()
@@ -26,7 +26,7 @@ def site_arguments(directory: Path) -> list[str]:
 
 
 class SiteTests(unittest.TestCase):
-    """It is made of the pages as they are in the repository."""
+    """The site is built from the pages in the repository."""
 
     timeout = 240
 
@@ -34,7 +34,7 @@ class SiteTests(unittest.TestCase):
         skip = "Sphinx is not installed: pip install -e '.[docs]'"
 
     async def test_it_is_made(self) -> None:
-        """There is no warning, so no link within it leads nowhere; its search has every page."""
+        """The build has no warnings about broken links or anything else, and finds every page."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
         arguments = ["-m", "sphinx", *site_arguments(directory)]

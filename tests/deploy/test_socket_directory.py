@@ -1,4 +1,4 @@
-"""The directory of kube-apiserver's Unix socket: every server can use it, and no stranger can."""
+"""The directory of kube-apiserver's Unix socket: servers can use it, and other users cannot."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ IPTABLES = DEPLOY / "components" / "iptables"
 PLACE = "/run/yurttunnel"
 
 SECONDS = 60
-"""How long a command may take."""
+"""The timeout of a command."""
 
 
 def as_in(pod, container):
-    """Return the command that runs another one as the container would: its user and capabilities.
+    """Return a command prefix that runs a program with a container's user and capabilities.
 
-    What a container says goes before what its pod says (``SecurityContext`` of k8s.io/api core/v1).
+    A container's settings override its pod's (``SecurityContext`` of k8s.io/api core/v1).
     """
     security = {**pod["securityContext"], **container["securityContext"]}
     groups = [security["fsGroup"], *security.get("supplementalGroups", [])]
@@ -39,13 +39,13 @@ def as_in(pod, container):
 
 
 class SocketDirectoryTests(KustomizationTestCase):
-    """The rendered command makes the directory, with the rights that it has in the cluster."""
+    """The rendered command makes the directory, run with the container's rights."""
 
     if os.geteuid() != 0 or shutil.which("setpriv") is None:
         skip = "only root can become other users, by setpriv"
 
     def setUp(self):
-        """Render both kinds of servers, and have a place that everybody gets to."""
+        """Render both kinds of servers, and make a directory that everybody can traverse."""
         self.servers = [
             pod_of(server_of(render(directory)))
             for directory in (OVERLAY, self.kustomization(OVERLAY, components=[IPTABLES]))
@@ -56,7 +56,7 @@ class SocketDirectoryTests(KustomizationTestCase):
         self.place = above / "yurttunnel"
 
     def run_as(self, pod, container, *command):
-        """Run a command as the container would; gives its status."""
+        """Run a command with the container's rights; return its exit status."""
         done = subprocess.run(
             [*as_in(pod, container), *command],
             cwd="/",
@@ -67,14 +67,14 @@ class SocketDirectoryTests(KustomizationTestCase):
         return done.returncode
 
     def make(self, pod):
-        """Do what the container does that comes before the server."""
+        """Run the command of the init container."""
         (maker,) = pod["initContainers"]
         self.assertEqual(PLACE, maker["command"][-1])
         status = self.run_as(pod, maker, *maker["command"][:-1], str(self.place))
         self.assertEqual(0, status)
 
     def replace_socket(self, pod):
-        """Do what a server does that finds a socket: look whether it is in use, and replace it."""
+        """Replace a socket like a server: check that it is writable, delete it, make another."""
         (server,) = pod["containers"]
         script = (
             'if [ -e "$1" ]; then [ -w "$1" ] || exit 3; rm -- "$1" || exit 4; fi; '
@@ -83,20 +83,20 @@ class SocketDirectoryTests(KustomizationTestCase):
         return self.run_as(pod, server, "sh", "-c", script, "sh", str(self.place / "connect.sock"))
 
     def test_each_server_can_make_its_socket(self):
-        """That of the overlay, and the one with firewall rules, a root without rights."""
+        """Both the unprivileged server and the one with firewall rules can make the socket."""
         for pod in self.servers:
             self.make(pod)
             self.assertEqual(0, self.replace_socket(pod))
             shutil.rmtree(self.place)
 
     def test_each_server_can_replace_the_socket_of_the_other(self):
-        """What a killed server has left keeps none of the other kind from starting."""
+        """A server can replace a socket that a killed server of the other kind left."""
         for pod in (*self.servers, *self.servers):
             self.make(pod)
             self.assertEqual(0, self.replace_socket(pod))
 
     def test_a_directory_that_is_there_gets_the_right_owner(self):
-        """One of an earlier version, which only user 65532 could enter, is of use to both."""
+        """The directory of an earlier version, with mode 0700, becomes usable for both."""
         for pod in self.servers:
             self.place.mkdir(mode=0o700)
             os.chown(self.place, 65532, 65532)
@@ -105,7 +105,7 @@ class SocketDirectoryTests(KustomizationTestCase):
             shutil.rmtree(self.place)
 
     def test_the_socket_is_of_the_group_of_the_directory(self):
-        """Whichever group the server has itself, callers in that one get in."""
+        """The socket has the directory's group, whatever the server's own group is."""
         for pod in self.servers:
             self.make(pod)
             self.assertEqual(0, self.replace_socket(pod))
@@ -113,7 +113,7 @@ class SocketDirectoryTests(KustomizationTestCase):
             self.assertEqual(group, (self.place / "connect.sock").stat().st_gid)
 
     def test_no_stranger_gets_in(self):
-        """Another user does not even see whether there is a socket."""
+        """Another user cannot list the directory."""
         pod, _ = self.servers
         self.make(pod)
         security = {"runAsUser": 65533, "runAsGroup": 65533, "fsGroup": 65533, "capabilities": {}}

@@ -1,4 +1,4 @@
-"""The units of systemd: what they start exists, and it may do no more than it needs."""
+"""The systemd units: their commands exist, and they are sandboxed."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from yurttunnel.server.endpoints import UnixEndpoint
 from yurttunnel.server.options import Options as ServerOptions
 
 UNITS = sorted((DEPLOY / "systemd").glob("yurttunnel-*.service"))
-"""Of the tunnel; that of the hub is in ``test_hub``."""
+"""The tunnel's units; the hub's is in ``test_hub``."""
 
 END_MARGIN = 15.0
-"""Seconds that a program takes to end beyond its drain timeout, at most."""
+"""The maximum time in seconds that a program needs to end after its drain timeout."""
 
 MOST_EXPOSURE = 2.0
-"""What ``systemd-analyze security`` may say of 10: it differs a little from version to version."""
+"""The maximum of ``systemd-analyze security``, from 0 to 10; versions differ slightly."""
 
 VARIABLES = {
     "STATE_DIRECTORY": "/var/lib/x",
@@ -32,11 +32,11 @@ VARIABLES = {
     "CREDENTIALS_DIRECTORY": "/run/credentials/x",
     "SERVER": "203.0.113.10:10262",
 }
-"""What systemd and the files of settings set; flags of the user stand in the comments."""
+"""Variables that systemd and settings files set; comments have examples of users' flags."""
 
 
 def settings_of(path: Path) -> list[tuple[str, str]]:
-    """Return the settings of the service, in their order, with continuation lines joined."""
+    """Return the settings of the service in their order, with continuation lines joined."""
     text = re.sub(r"^#.*\n", "", path.read_text(), flags=re.MULTILINE).replace("\\\n", " ")
     _, _, service = text.partition("[Service]\n")
     service, _, _ = service.partition("\n[Install]")
@@ -48,21 +48,21 @@ def settings_of(path: Path) -> list[tuple[str, str]]:
 
 
 def example(path: Path, variable: str) -> str:
-    """Return what the comment at the top sets a variable to, empty when it does not."""
+    """Return the value of a variable in the comment at the top, or an empty string."""
     match = re.search(rf'^# +(?:Environment=")?{variable}=(.*?)"?$', path.read_text(), re.MULTILINE)
     return match[1] if match else ""
 
 
 class UnitTests(unittest.SynchronousTestCase):
-    """What is in the files."""
+    """The content of the units."""
 
     def command_of(self, path: Path) -> list[str]:
-        """Return the words of the command, with the variables put in as systemd does."""
+        """Return the words of the command, with variables replaced as by systemd."""
         words: list[str] = []
         for word in shlex.split(dict(settings_of(path))["ExecStart"]):
             alone = re.fullmatch(r"\$(\w+)", word)
             if alone:
-                # Divided into words; the examples are tested along.
+                # systemd splits the value into words, so the examples are tested as well.
                 value = example(path, alone[1]).replace("%d", VARIABLES["CREDENTIALS_DIRECTORY"])
                 words += value.split()
             else:
@@ -70,7 +70,7 @@ class UnitTests(unittest.SynchronousTestCase):
         return words
 
     def options_of(self, path: Path):
-        """Have the program parse its command; give its options."""
+        """Return the program's options for the unit's command."""
         _, command, *flags = self.command_of(path)
         if command == "yurttunnel-server":
             options = ServerOptions()
@@ -81,13 +81,13 @@ class UnitTests(unittest.SynchronousTestCase):
         return options
 
     def test_there_is_one_for_each_end(self):
-        """Their names are those of the commands."""
+        """There is a unit for server and agent, each named like its command."""
         self.assertEqual(
             ["yurttunnel-agent.service", "yurttunnel-server.service"], [each.name for each in UNITS]
         )
 
     def test_the_commands_exist_and_take_their_flags(self):
-        """Every command is a plugin, and its options parse every flag, those of examples too."""
+        """Every command is a plugin that accepts all flags, including those of examples."""
         commands = {maker.tapname for maker in getPlugins(IServiceMaker)}
         for path in UNITS:
             program, command, *_ = self.command_of(path)
@@ -95,22 +95,22 @@ class UnitTests(unittest.SynchronousTestCase):
             self.assertIn(command, commands)
             self.assertEqual(path.stem, command)
             settings = self.options_of(path).settings
-            # With DynamicUser= systemd makes a symbolic link of the directory itself.
+            # With DynamicUser= the state directory itself is a symbolic link.
             state = f"{VARIABLES['STATE_DIRECTORY']}/state"
             self.assertEqual(state, str(settings.mode.state_dir))
 
     def test_systemd_is_told(self):
-        """It waits until the process says that it is ready, and kills one that hangs."""
+        """systemd waits for the readiness of a service, and restarts one that hangs."""
         for path in UNITS:
             settings = dict(settings_of(path))
             self.assertEqual(("notify", "main"), (settings["Type"], settings["NotifyAccess"]))
-            # Half of it is between two signs of life; a reactor is held up for seconds at most.
+            # Half of it is the interval of notifications; a reactor may be blocked for seconds.
             self.assertGreaterEqual(int(settings["WatchdogSec"]), 20)
             self.assertEqual("on-failure", settings["Restart"])
             self.assertIn(("Environment", "PYTHONFAULTHANDLER=1"), settings_of(path))
 
     def test_the_socket_has_its_directory(self):
-        """Systemd makes the directory in which the server listens for CONNECT."""
+        """systemd makes the directory of the server's CONNECT socket."""
         path = DEPLOY / "systemd" / "yurttunnel-server.service"
         ((_, endpoint),) = self.options_of(path).settings.connect_endpoints
         self.assertIsInstance(endpoint, UnixEndpoint)
@@ -118,13 +118,13 @@ class UnitTests(unittest.SynchronousTestCase):
         self.assertEqual(f"/run/{directory}", str(Path(endpoint.path).parent))
 
     def test_the_command_reaches_the_service_proxy(self):
-        """Systemd makes the directory of its socket, which nobody else may look into."""
+        """systemd makes the directory of the proxy's admin socket with mode 0700."""
         settings = dict(settings_of(DEPLOY / "systemd" / "yurtproxy.service"))
         self.assertEqual("yurtproxy", settings["RuntimeDirectory"])
         self.assertEqual("0700", settings["RuntimeDirectoryMode"])
 
     def test_there_is_time_to_drain(self):
-        """Systemd waits longer for the end than the program does for its streams."""
+        """The stop timeout is longer than the program's drain timeout."""
         for path in UNITS:
             drain = self.options_of(path).settings.drain_timeout
             self.assertLessEqual(
@@ -132,7 +132,7 @@ class UnitTests(unittest.SynchronousTestCase):
             )
 
     def test_nobody_special_runs_it(self):
-        """A user of its own without capabilities, who can write to its state only."""
+        """A dynamic user without capabilities runs the program and can write only to its state."""
         for path in UNITS:
             settings = dict(settings_of(path))
             self.assertEqual("yes", settings["DynamicUser"])
@@ -147,12 +147,12 @@ class UnitTests(unittest.SynchronousTestCase):
             )
 
     def test_the_server_sees_who_calls(self):
-        """Among users of its own, all who use the CONNECT socket would be nobody."""
+        """The server has no private users, since callers of its socket would appear as nobody."""
         server = DEPLOY / "systemd" / "yurttunnel-server.service"
         self.assertNotIn("PrivateUsers", dict(settings_of(server)))
 
     def test_what_would_break_the_programs_is_not_forbidden(self):
-        """Callbacks of OpenSSL are made at run time, and files are given to their owner."""
+        """The sandbox permits OpenSSL's generated callbacks, and chown."""
         for path in UNITS:
             self.assertNotIn("MemoryDenyWriteExecute", dict(settings_of(path)))
             calls = [value for name, value in settings_of(path) if name == "SystemCallFilter"]
@@ -160,13 +160,13 @@ class UnitTests(unittest.SynchronousTestCase):
 
 
 class AnalyzeTests(unittest.SynchronousTestCase):
-    """What systemd itself says."""
+    """The checks of systemd-analyze."""
 
     if not which("systemd-analyze"):
         skip = "there is no systemd-analyze: apt-get install systemd"
 
     def units(self) -> list[Path]:
-        """Copy the units, with a program that is there."""
+        """Copy the units with a program that exists."""
         directory = Path(self.mktemp())
         directory.mkdir()
         copies = []
@@ -177,20 +177,20 @@ class AnalyzeTests(unittest.SynchronousTestCase):
         return copies
 
     def analyze(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """Run it; nothing of this machine counts."""
+        """Run systemd-analyze."""
         return subprocess.run(
             ["systemd-analyze", *arguments],
             stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
         )  # fmt: skip
 
     def test_units_are_good(self):
-        """It knows every setting and every value."""
+        """Every setting and value is valid."""
         for unit in self.units():
             said = self.analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
             self.assertEqual((0, ""), (said.returncode, said.stderr + said.stdout))
 
     def test_little_is_exposed(self):
-        """It has next to nothing to object to."""
+        """The exposure rating is low."""
         for unit in self.units():
             said = self.analyze("security", "--offline=true", "--no-pager", str(unit))
             exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)

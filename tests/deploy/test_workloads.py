@@ -1,4 +1,4 @@
-"""The workloads: the programs take their arguments, and may do no more than they need."""
+"""The workloads: the programs accept their arguments and have only the rights they need."""
 
 from __future__ import annotations
 
@@ -36,28 +36,28 @@ from yurttunnel.server.options import Options as ServerOptions
 from yurttunnel.server.process import MEMORY_BUDGET as OF_SERVERS
 
 END_MARGIN = 15.0
-"""Seconds that a program takes to end beyond its drain timeout, at most."""
+"""The maximum time in seconds that a program needs to end after its drain timeout."""
 
 
 ROOTS = {
     ("egress-selector", "socket-directory"): ["CHOWN", "FOWNER"],
     ("iptables", "yurt-tunnel-server"): ["NET_ADMIN", "NET_RAW"],
 }
-"""Which containers of which overlays are root's, and what they may do: to make a socket's
-directory and give it away, and to change the firewall."""
+"""Containers that run as root, by overlay, and their capabilities: to make a socket's directory and
+change its owner, and to change the firewall."""
 
 OTHERS = {("dns", "coredns"): ["NET_BIND_SERVICE"]}
-"""Which others have a capability: to listen on port 53."""
+"""Other containers with a capability: to listen on port 53."""
 
 STEERING_BY_NAMES = {"configmaps", "services"}
-"""What the server writes besides in the overlay for DNS records, which ``test_dns`` looks at."""
+"""Further resources that the server writes in the overlay for DNS records; see ``test_dns``."""
 
 
 class FlagTests(RenderedTestCase):
-    """The programs take the arguments in the manifests, and these fit the rest."""
+    """The arguments in the manifests fit the programs and the other objects."""
 
     def test_the_commands_exist_and_take_their_flags(self):
-        """Every command is a plugin, its options parse every flag, and none is ignored."""
+        """Every command is a plugin that accepts all flags, and no flag is ignored."""
         commands = {maker.tapname for maker in getPlugins(IServiceMaker)}
         for directory in with_workloads():
             for workload in workloads(directory):
@@ -71,14 +71,14 @@ class FlagTests(RenderedTestCase):
                 settings_of(workload)
 
     def test_the_programs_work_in_the_namespace_they_are_in(self):
-        """Server and agent look for their objects where the manifests put them."""
+        """The programs' namespace is that of their objects."""
         for directory in with_workloads():
             for workload in workloads(directory):
                 namespace = workload["metadata"]["namespace"]
                 self.assertEqual(namespace, settings_of(workload).mode.namespace)
 
     def test_probes_ask_where_the_program_answers(self):
-        """Liveness and readiness are asked at the address and port of the meta pages."""
+        """Probes use the address and port of the meta pages."""
         for directory in with_workloads():
             server = server_of(render(directory))
             for workload in workloads(directory):
@@ -94,7 +94,7 @@ class FlagTests(RenderedTestCase):
                     )
 
     def test_services_lead_to_ports_that_the_server_has(self):
-        """Target ports are those of the server's flags, and declared ones are those in use."""
+        """Services and containers have the server's ports."""
         for directory in with_workloads():
             objects = render(directory)
             server = server_of(objects)
@@ -117,14 +117,14 @@ class FlagTests(RenderedTestCase):
                 self.assertEqual(ports[port["name"]], port["containerPort"])
 
     def test_pods_have_time_to_drain(self):
-        """Kubernetes waits longer for the end of a pod than the program does for its streams."""
+        """The grace period of pods is longer than the programs' drain timeout."""
         for directory in with_workloads():
             for workload in workloads(directory):
                 grace = pod_of(workload)["terminationGracePeriodSeconds"]
                 self.assertLessEqual(settings_of(workload).drain_timeout + END_MARGIN, grace)
 
     def test_certificates_are_kept_where_the_pod_may_write(self):
-        """The directory of certificates is in a volume that a user without rights can write to."""
+        """Certificates are stored in a volume that an unprivileged user can write to."""
         for directory in with_workloads():
             for workload in workloads(directory):
                 cert_dir = PurePosixPath(settings_of(workload).mode.cert_dir)
@@ -132,7 +132,7 @@ class FlagTests(RenderedTestCase):
                 self.assertIn("emptyDir", volume)
 
     def test_memory_limits_leave_room_beside_the_streams(self):
-        """What streams may be promised is at most half of the limit of memory."""
+        """The memory budget for streams is at most half of the memory limit."""
         budgets = {"Deployment": OF_SERVERS, "DaemonSet": OF_AGENTS}
         for workload in workloads(BASE):
             (container,) = pod_of(workload)["containers"]
@@ -142,12 +142,12 @@ class FlagTests(RenderedTestCase):
 
 
 class PrivilegeTests(RenderedTestCase):
-    """Nobody gets more than he needs."""
+    """Containers and accounts have only the rights they need."""
 
     def test_containers_can_do_nothing_special(self):
-        """No container has capabilities or can write to its image, and none is root.
+        """Containers are unprivileged, with a read-only image and without capabilities.
 
-        But for those in ``ROOTS`` and ``OTHERS``, which have the capabilities that are there.
+        Exceptions are those in ``ROOTS`` and ``OTHERS``, with the capabilities listed there.
         """
         for directory in with_workloads():
             for container in containers(render(directory)):
@@ -166,7 +166,7 @@ class PrivilegeTests(RenderedTestCase):
                 self.assertGreater(security["runAsUser"], 0)
 
     def test_tokens_are_mounted_where_they_are_used_only(self):
-        """A service account gives its token to the pods that ask for it."""
+        """Only pods that ask for it get the token of their service account."""
         for directory in with_workloads():
             objects = render(directory)
             for account in of_kind(objects, "ServiceAccount"):
@@ -180,7 +180,7 @@ class PrivilegeTests(RenderedTestCase):
                 )
 
     def test_no_role_has_a_wildcard(self):
-        """Verbs, resources and groups are written out, and no path is granted."""
+        """Roles have no wildcards and grant no URL paths."""
         for directory in [BASE, *overlays()]:
             for role in of_kind(render(directory), "Role", "ClusterRole"):
                 for rule in role["rules"]:
@@ -190,9 +190,9 @@ class PrivilegeTests(RenderedTestCase):
                             self.assertNotIn("*", word, key(role))
 
     def test_no_role_changes_what_is_not_the_tunnels(self):
-        """Writing is allowed for requests, events and leases, reviews and kubelets, and no more.
+        """Roles permit writing only certificate requests, events, leases, reviews and kubelets.
 
-        What the approval of requests amounts to is for the policy in ``deploy/components``.
+        The policy in ``deploy/components`` restricts which requests may be approved.
         """
         writable = {
             "certificatesigningrequests",
@@ -212,7 +212,7 @@ class PrivilegeTests(RenderedTestCase):
                 self.assertNotIn(grant.verb, ("delete", "deletecollection", "bind", "escalate"))
 
     def test_no_overlay_grants_more_than_the_base(self):
-        """Subjects, verbs and resources are the same in all overlays but two: DNS records, hubs."""
+        """Only the overlays for DNS records and hubs grant more than the base."""
         for directory in with_workloads():
             if directory.name in ("dns", "hub"):
                 self.assertLess(grants(BASE), grants(directory))

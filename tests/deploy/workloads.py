@@ -1,4 +1,4 @@
-"""The workloads in the manifests, and what their programs make of the arguments."""
+"""The workloads in the manifests, and the settings that their arguments result in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from yurttunnel.server.options import Options as ServerOptions
 
 
 def workloads(directory):
-    """Return the Deployments and DaemonSets that run our programs."""
+    """Return the Deployments and DaemonSets that run this project's programs."""
     return [
         each
         for each in of_kind(render(directory), "Deployment", "DaemonSet")
@@ -32,7 +32,7 @@ def workloads(directory):
 
 
 def settings_of(workload, *host_ip):
-    """Return the settings that the program itself reads from the arguments in a manifest."""
+    """Return the program's settings for the arguments in a manifest."""
     _, command, flags = flags_of(workload, *host_ip)
     options = ServerOptions() if command == "yurttunnel-server" else AgentOptions({})
     options.parseOptions(flags)
@@ -40,21 +40,21 @@ def settings_of(workload, *host_ip):
 
 
 def with_workloads():
-    """Return all kustomizations that have workloads."""
+    """Return all kustomizations with workloads."""
     return [each for each in [BASE, *overlays()] if workloads(each)]
 
 
 class RenderedTestCase(unittest.SynchronousTestCase):
-    """Tests that need kubectl; without one they are skipped."""
+    """Tests that need kubectl and are skipped without it."""
 
     skip = why_not_rendered()
 
 
 class KustomizationTestCase(RenderedTestCase):
-    """A test case with kustomizations as an operator writes them."""
+    """A test case with an operator's kustomizations."""
 
     def kustomization(self, resource: Path, **fields) -> Path:
-        """Write one that has ``resource``; paths among ``fields`` become relative ones."""
+        """Write a kustomization with ``resource``; make paths in ``fields`` relative."""
         directory = Path(self.mktemp()).resolve()
         directory.mkdir()
         content = {
@@ -71,12 +71,12 @@ class KustomizationTestCase(RenderedTestCase):
 
 
 def key(each):
-    """Return what tells an object from all others."""
+    """Return the key of an object: its kind, namespace and name."""
     return each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]
 
 
 def grants(directory):
-    """Return what the accounts of a kustomization may do, whatever its namespace is."""
+    """Return the grants of a kustomization's accounts, regardless of its namespace."""
     return {
         (grant.subject.rpartition(":")[2], grant.verb, grant.group, grant.path, grant.name)
         for grant in grants_of(render(directory))
