@@ -1,4 +1,4 @@
-"""What is logged during a test."""
+"""The log events of a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class Logged(list[LogEvent]):
-    """The events from now on, until the test ends."""
+    """The events that are logged until the test ends."""
 
     def __init__(self, case: SynchronousTestCase) -> None:
         super().__init__()
@@ -19,7 +19,7 @@ class Logged(list[LogEvent]):
         case.addCleanup(globalLogPublisher.removeObserver, self.append)
 
     def texts(self, namespace: str = "yurttunnel", level: str | None = None) -> list[str]:
-        """Return what a part of the program has said, at one level or at all of them."""
+        """Return the messages of a part of the program, at one level or all levels."""
         return [
             formatEvent(event)
             for event in self
@@ -28,7 +28,7 @@ class Logged(list[LogEvent]):
 
 
 def logged_lines(case: SynchronousTestCase, namespace: str = "yurttunnel") -> list[str]:
-    """Return a list to which each line of a part of the program is added, until the test ends."""
+    """Return a list that collects the log lines of a part of the program until the test ends."""
     lines: list[str] = []
 
     def note(event: LogEvent) -> None:
