@@ -1,1 +1,1 @@
-"""Whole programs as real processes, with real clients, over loopback."""
+"""Tests of whole programs as real processes, with real clients, over loopback."""

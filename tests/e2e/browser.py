@@ -1,4 +1,4 @@
-"""A headless Chromium, driven by its own DevTools protocol over a pair of pipes."""
+"""A headless Chromium, driven by its DevTools protocol over a pair of pipes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from twisted.internet.protocol import ProcessProtocol
 from tests.e2e.stopwatch import within
 
 SECONDS = 30.0
-"""How long one command may take on a busy machine; on an idle one it is some milliseconds."""
+"""The timeout of a command on a busy machine; an idle one takes some milliseconds."""
 
 _FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -25,11 +25,11 @@ _FLAGS = (
 )  # fmt: skip
 
 _KEYS = {"Enter": (13, "\r"), "Tab": (9, "\t")}
-"""Their virtual codes, and what they type."""
+"""The virtual code of each key, and the text that it types."""
 
 
 def find_browser() -> str | None:
-    """The path of a Chromium, or None."""
+    """Return the path of a Chromium, or None."""
     names = ("chromium", "chromium-browser", "google-chrome")
     return next(filter(None, map(shutil.which, names)), None)
 
@@ -39,7 +39,7 @@ class BrowserFailed(Exception):
 
 
 class Browser(ProcessProtocol):
-    """The process. It reads commands from descriptor 3 and writes answers to 4, ended by NUL."""
+    """The process. It reads commands from descriptor 3 and responds on 4; NUL ends each message."""
 
     def __init__(self, reactor, path: str) -> None:
         self._reactor = reactor
@@ -60,7 +60,7 @@ class Browser(ProcessProtocol):
         )
 
     async def open_page(self, width: int, height: int, dark: bool = False, scripts: bool = True):
-        """Open an empty page of that size in CSS pixels."""
+        """Open an empty page of the given size in CSS pixels."""
         target = await self.call("Target.createTarget", url="about:blank")
         attached = await self.call(
             "Target.attachToTarget", targetId=target["targetId"], flatten=True
@@ -87,7 +87,7 @@ class Browser(ProcessProtocol):
         return await within(self._reactor, SECONDS, answer)
 
     async def close(self) -> None:
-        """End the process, and leave nothing of it."""
+        """End the process, and remove its files."""
         try:
             self.transport.signalProcess("KILL")
         except ProcessExitedAlready:
@@ -98,7 +98,7 @@ class Browser(ProcessProtocol):
     # -- ProcessProtocol -----------------------------------------------------------------------
 
     def childDataReceived(self, descriptor: int, data: bytes) -> None:
-        """Take answers and events."""
+        """Dispatch responses and events."""
         if descriptor != 4:
             self._errors = (self._errors + data)[-4000:]
             return
@@ -107,7 +107,7 @@ class Browser(ProcessProtocol):
             self._received(json.loads(message))
 
     def processEnded(self, reason) -> None:
-        """Fail what waits."""
+        """Fail all pending commands."""
         waiting, self._waiting = self._waiting, {}
         for answer in waiting.values():
             answer.errback(BrowserFailed(self._errors.decode("utf-8", "replace")))
@@ -127,7 +127,7 @@ class Browser(ProcessProtocol):
 
 
 class Page:
-    """One tab. ``console_errors`` are what its console shows as errors or warnings."""
+    """One tab. ``console_errors`` contains the errors and warnings of its console."""
 
     def __init__(self, browser: Browser, session: str) -> None:
         self._browser = browser
@@ -139,7 +139,7 @@ class Page:
         self.requested: list[str] = []
 
     async def call(self, method: str, **parameters):
-        """Send a command about this page."""
+        """Send a command for this page."""
         return await self._browser.call(method, self._session, **parameters)
 
     async def resize(self, width: int, height: int) -> None:
@@ -150,25 +150,25 @@ class Page:
         )  # fmt: skip
 
     async def visit(self, url: str) -> None:
-        """Go to ``url``, until all of it is there."""
+        """Open ``url``, and wait until it is loaded completely."""
         answer = await self.call("Page.navigate", url=url)
         if "errorText" in answer:
             raise BrowserFailed(f"{url}: {answer['errorText']}")
-        # What the page held before may be loaded completely only now, too.
+        # The event may also be that of the previous page.
         self._desired = answer["loaderId"]
         if self._desired not in self._loaded:
             loaded = self._waiting = Deferred()
             await within(self._browser._reactor, SECONDS, loaded)
 
     async def evaluate(self, expression: str):
-        """The value of an expression of JavaScript in the page."""
+        """Return the value of a JavaScript expression in the page."""
         answer = await self.call("Runtime.evaluate", expression=expression, returnByValue=True)
         if "exceptionDetails" in answer:
             raise BrowserFailed(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
     async def press(self, key: str) -> None:
-        """Press a key, for what has the focus."""
+        """Press a key in the focused element."""
         code, char = _KEYS[key]
         for kind in ("rawKeyDown", "char", "keyUp"):
             text = {"text": char} if kind == "char" else {}
@@ -177,16 +177,16 @@ class Page:
             )
 
     async def text(self, selector: str) -> str:
-        """What is shown of the first element that matches a selector."""
+        """Return the visible text of the first element that matches a selector."""
         return await self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
 
     async def screenshot(self, path: str) -> None:
-        """Write a picture of the whole page as PNG."""
+        """Write a screenshot of the whole page as PNG."""
         answer = await self.call("Page.captureScreenshot", captureBeyondViewport=True)
         Path(path).write_bytes(base64.b64decode(answer["data"]))
 
     def event_received(self, method: str, event: dict) -> None:
-        """Note what the browser tells."""
+        """Record an event of the browser."""
         if method == "Page.lifecycleEvent" and event["name"] == "load":
             self._loaded.add(event["loaderId"])
             if self._waiting is not None and self._desired == event["loaderId"]:

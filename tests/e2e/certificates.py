@@ -1,4 +1,4 @@
-"""Certificates as an attacker, or a mistake, would have them."""
+"""Certificates that an attacker or a misconfigured agent would present."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ class Identity:
 
 
 def authority_of(state: str) -> Identity:
-    """The authority of a server's state directory."""
+    """Return the authority of a server's state directory."""
     directory = Path(state)
     (certificate,) = x509.load_pem_x509_certificates((directory / "ca.crt").read_bytes())
     return Identity(certificate, load_pem_private_key((directory / "ca.key").read_bytes(), None))
 
 
 def identity_of(state: str) -> Identity:
-    """The certificate and key that an agent keeps in its state directory, in whichever files."""
+    """Return the certificate and key in an agent's state directory, whatever the files' names."""
     certificates, keys = [], []
     for path in sorted(Path(state).rglob("*")):
-        # What is being written has another name in a moment.
+        # A file that is being written is renamed soon.
         if not path.is_file() or path.name.startswith(".new-"):
             continue
         content = path.read_bytes()
@@ -58,9 +58,9 @@ def reissue(
     *,
     expired: bool = False,
 ) -> Identity:
-    """A copy of a certificate with a key of our own, from ``authority``.
+    """Return a copy of a certificate with a new key, issued by ``authority``.
 
-    With ``expired`` it was good until an hour ago.
+    With ``expired`` it expired an hour ago.
     """
     key = ec.generate_private_key(ec.SECP256R1())
     now = datetime.datetime.now(datetime.UTC)
@@ -76,14 +76,14 @@ def reissue(
         .not_valid_after(end)
     )
     for extension in original.extensions:
-        # The identifiers of keys belong to the old ones.
+        # The key identifiers are those of the old keys.
         if not isinstance(extension.value, x509.AuthorityKeyIdentifier | x509.SubjectKeyIdentifier):
             builder = builder.add_extension(extension.value, extension.critical)
     return Identity(builder.sign(authority.key, hashes.SHA256()), key)
 
 
 def foreign_authority() -> Identity:
-    """An authority with the same kind of name that nobody trusts."""
+    """Return an untrusted authority with the same kind of name."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "some other authority")])
     now = datetime.datetime.now(datetime.UTC)
@@ -110,9 +110,9 @@ async def connect_with_tls(
     identity: Identity | None,
     *protocols: bytes,
 ) -> Peer:
-    """Connect ``peer`` over TLS as ``identity``, checking the server against ``trusted``.
+    """Connect ``peer`` over TLS as ``identity``, and verify the server against ``trusted``.
 
-    It offers ``protocols`` (ALPN), that of agents unless there are some.
+    It offers ``protocols`` by ALPN; the default is the agents' protocol.
     """
     extra = {}
     if identity is not None:

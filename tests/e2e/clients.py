@@ -1,6 +1,6 @@
-"""Clients and targets that count, hash and time what passes between them.
+"""Clients and targets that count, hash and time the data that they exchange.
 
-The same protocols serve at both ends: a test dials one through the tunnel, a target is a
+Both ends use the same protocols: a test dials with one through the tunnel, and a target is a
 listening port that builds another.
 """
 
@@ -19,19 +19,19 @@ from twisted.internet.task import deferLater
 from zope.interface import implementer
 
 CHUNK = 256 * 1024
-"""Bytes a source writes at once."""
+"""The number of bytes that a source writes at once."""
 
 HEAD_BOUND = 64 * 1024
-"""The longest answer to a CONNECT that is read (bytes)."""
+"""The maximum length in bytes of a response to CONNECT."""
 
 
 class Incomplete(Exception):
-    """A connection ended before what was expected of it had happened."""
+    """A connection ended too early."""
 
 
 @implementer(IHalfCloseableProtocol)
 class Peer(Protocol):
-    """The base of all clients and targets: it knows when and how its connection ended."""
+    """The base class of all clients and targets; records when and how its connection ended."""
 
     def __init__(self) -> None:
         self.received = 0
@@ -42,15 +42,15 @@ class Peer(Protocol):
         self._end_waiters: list[Deferred] = []
 
     def connectionMade(self) -> None:
-        """Notify whoever waits that the connection is there."""
+        """Notify the waiters that the connection is established."""
         self.made.callback(None)
 
     def dataReceived(self, data: bytes) -> None:
-        """Count what arrives."""
+        """Count the received bytes."""
         self.received += len(data)
 
     def readConnectionLost(self) -> None:
-        """Note that the other end has finished sending."""
+        """Record that the other end has finished sending."""
         self.read_ended = True
         waiters, self._end_waiters = self._end_waiters, []
         for waiter in waiters:
@@ -60,7 +60,7 @@ class Peer(Protocol):
         """Do nothing: this end closed its direction itself."""
 
     def connectionLost(self, reason) -> None:
-        """Note why the connection ended, and wake everybody who waits for it."""
+        """Record why the connection ended, and notify all waiters."""
         self.lost_reason = reason
         waiters, self._end_waiters = self._end_waiters, []
         for waiter in waiters:
@@ -71,7 +71,7 @@ class Peer(Protocol):
 
     @property
     def ended_cleanly(self) -> bool:
-        """Whether the connection has ended, and did so without an error."""
+        """Whether the connection has ended without an error."""
         return self.lost_reason is not None and bool(self.lost_reason.check(ConnectionDone))
 
     def when_lost(self) -> Deferred:
@@ -84,7 +84,7 @@ class Peer(Protocol):
         return waiter
 
     def when_read_ended(self) -> Deferred:
-        """Fire once the other end has finished; fail if the connection breaks instead."""
+        """Fire once the other end has finished sending; fail if the connection breaks instead."""
         waiter: Deferred = Deferred()
         if self.read_ended:
             waiter.callback(None)
@@ -95,22 +95,22 @@ class Peer(Protocol):
         return waiter
 
     def when_ended(self) -> Deferred:
-        """Fire once the other end has finished or broken off.
+        """Fire once the other end has finished sending or the connection has broken.
 
-        A Unix socket tells its peer of both in the same way: by the end of what can be read.
+        A Unix socket reports both to its peer in the same way, as end of file.
         """
         return self.when_read_ended().addErrback(lambda reason: reason.trap(Incomplete))
 
     def drop(self) -> None:
-        """End the connection at once."""
+        """Abort the connection."""
         if self.transport is not None and self.lost_reason is None:
             self.transport.abortConnection()
 
 
 class Payload:
-    """``size`` bytes of which no two chunks are alike, so that no mix-up stays unseen.
+    """``size`` bytes in which no two chunks are equal, so that every mix-up is detected.
 
-    ``size`` of `None` means without end. ``digest`` is the SHA-256 of what has been taken.
+    A ``size`` of `None` means unlimited. ``digest`` is the SHA-256 of the bytes taken so far.
     """
 
     _block = os.urandom(CHUNK)
@@ -136,18 +136,18 @@ class Payload:
         return chunk
 
     def finish(self) -> None:
-        """Send nothing more."""
+        """End the payload."""
         self._left = 0
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything taken so far, in hexadecimal."""
+        """Return the SHA-256 of everything taken so far, in hexadecimal."""
         return self._hash.hexdigest() if self._hash is not None else ""
 
 
 @implementer(IPullProducer)
 class Source(Peer):
-    """Sends a payload as fast as it is taken, then ends its direction."""
+    """Sends a payload as fast as the transport accepts it, then its FIN."""
 
     def __init__(self, size: int | None = None, hashed: bool = True) -> None:
         super().__init__()
@@ -155,17 +155,17 @@ class Source(Peer):
         self.answer = b""
 
     def connectionMade(self) -> None:
-        """Start to send."""
+        """Start sending."""
         super().connectionMade()
         self.transport.registerProducer(self, False)
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep the answer, for example the sink's digest."""
+        """Store the response, for example the sink's digest."""
         super().dataReceived(data)
         self.answer = (self.answer + data)[:HEAD_BOUND]
 
     def resumeProducing(self) -> None:
-        """Write the next chunk: the last one has left."""
+        """Write the next chunk: the last one has been sent."""
         chunk = self.payload.take()
         if chunk:
             self.transport.write(chunk)
@@ -174,11 +174,11 @@ class Source(Peer):
             self.transport.loseWriteConnection()
 
     def stopProducing(self) -> None:
-        """Do nothing: the connection has gone, ``connectionLost`` says why."""
+        """Do nothing: the connection is lost, and ``connectionLost`` gets the reason."""
 
 
 class Sink(Peer):
-    """Hashes what it gets and answers the SHA-256 in hexadecimal when the sender has ended."""
+    """Hashes the data; responds with the SHA-256 in hexadecimal once the sender has finished."""
 
     def __init__(self, hashed: bool = True) -> None:
         super().__init__()
@@ -191,28 +191,28 @@ class Sink(Peer):
             self._hash.update(data)
 
     def readConnectionLost(self) -> None:
-        """Answer and close."""
+        """Respond and close."""
         self.transport.write(self.digest.encode())
         self.transport.loseConnection()
         super().readConnectionLost()
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything received so far, in hexadecimal."""
+        """Return the SHA-256 of everything received so far, in hexadecimal."""
         return self._hash.hexdigest() if self._hash is not None else ""
 
 
 class Download(Sink):
-    """The client's end of a download: hashes, and closes when the sender has ended."""
+    """The client's end of a download: hashes the data, and closes once the sender has finished."""
 
     def readConnectionLost(self) -> None:
-        """Close without an answer."""
+        """Close without a response."""
         self.transport.loseConnection()
         Peer.readConnectionLost(self)
 
 
 class Echo(Peer):
-    """Sends back what it gets; ends when the sender has ended."""
+    """Sends the received data back, and closes once the sender has finished."""
 
     def connectionMade(self) -> None:
         """Send without delay, as interactive programs do."""
@@ -220,30 +220,30 @@ class Echo(Peer):
         super().connectionMade()
 
     def dataReceived(self, data: bytes) -> None:
-        """Send it back."""
+        """Send the data back."""
         self.received += len(data)
         self.transport.write(data)
 
     def readConnectionLost(self) -> None:
-        """Close behind what is still to be sent."""
+        """Close once the pending data has been sent."""
         self.transport.loseConnection()
         super().readConnectionLost()
 
 
 class Stalled(Peer):
-    """Reads ``read_limit`` bytes at full speed, and then nothing more."""
+    """Reads ``read_limit`` bytes at full speed, then stops reading."""
 
     def __init__(self, read_limit: int = 0) -> None:
         super().__init__()
         self._read_limit = read_limit
 
     def connectionMade(self) -> None:
-        """Stop reading before anything has arrived, without an appetite."""
+        """Stop reading at once if ``read_limit`` is 0."""
         super().connectionMade()
         self._stop_when_full()
 
     def dataReceived(self, data: bytes) -> None:
-        """Count, and stop reading once there was enough."""
+        """Count the bytes, and stop reading at the limit."""
         super().dataReceived(data)
         self._stop_when_full()
 
@@ -258,7 +258,7 @@ class Stalled(Peer):
 
 
 class RequestClient(Peer):
-    """Sends ``text`` (then, with ``finish``, its FIN) and keeps all that comes back."""
+    """Sends ``text`` (with ``finish``, its FIN follows) and stores the whole response."""
 
     def __init__(self, text: bytes = b"", finish: bool = False) -> None:
         super().__init__()
@@ -267,7 +267,7 @@ class RequestClient(Peer):
         self.answer = b""
 
     def connectionMade(self) -> None:
-        """Ask."""
+        """Send the request."""
         super().connectionMade()
         if self._text:
             self.transport.write(self._text)
@@ -275,57 +275,57 @@ class RequestClient(Peer):
             self.transport.loseWriteConnection()
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep the answer."""
+        """Store the response."""
         super().dataReceived(data)
         self.answer = (self.answer + data)[:HEAD_BOUND]
 
 
 class AnswerAfterEnd(Peer):
-    """A target that says nothing until the client's FIN, then answers and closes."""
+    """A target that sends nothing before the client's FIN, then responds and closes."""
 
     def __init__(self) -> None:
         super().__init__()
         self._text = b""
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep the question."""
+        """Store the request."""
         super().dataReceived(data)
         self._text = (self._text + data)[:HEAD_BOUND]
 
     def readConnectionLost(self) -> None:
-        """Answer."""
+        """Respond."""
         self.transport.write(b"got:" + self._text)
         self.transport.loseConnection()
         super().readConnectionLost()
 
 
 class HalfClosingTarget(Peer):
-    """A target that sends a greeting and its FIN, and then listens on."""
+    """A target that sends a greeting and its FIN, and continues to receive."""
 
     def __init__(self) -> None:
         super().__init__()
         self.text = b""
 
     def connectionMade(self) -> None:
-        """Greet and end the own direction."""
+        """Send the greeting and the FIN."""
         super().connectionMade()
         self.transport.write(b"hello")
         self.transport.loseWriteConnection()
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep what comes after the own end."""
+        """Store the data received after this end's FIN."""
         super().dataReceived(data)
         self.text = (self.text + data)[:HEAD_BOUND]
 
 
 @dataclass
 class Latencies:
-    """Round trips in seconds."""
+    """The durations of round trips in seconds."""
 
     samples: list[float] = field(default_factory=list)
 
     def percentile(self, percent: float) -> float:
-        """The smallest sample that ``percent`` of all do not exceed; 0 without samples."""
+        """Return the smallest sample that ``percent`` of all do not exceed; 0 without samples."""
         ordered = sorted(self.samples)
         if not ordered:
             return 0.0
@@ -339,9 +339,9 @@ class Latencies:
 
 
 class EchoClient(Peer):
-    """An interactive client: sends a small message, waits for it, pauses, sends the next.
+    """An interactive client: sends a small message, waits for the echo, pauses, sends the next one.
 
-    ``interval`` is the pause in seconds. Each answer must be exactly what was sent.
+    ``interval`` is the pause in seconds. Each echo must equal the message.
     """
 
     def __init__(self, reactor, interval: float = 0.005) -> None:
@@ -355,13 +355,13 @@ class EchoClient(Peer):
         self.latencies = Latencies()
 
     def connectionMade(self) -> None:
-        """Send without delay (a Unix socket has none to switch off)."""
+        """Send without delay (Unix sockets have no such option)."""
         if hasattr(self.transport, "setTcpNoDelay"):
             self.transport.setTcpNoDelay(True)
         super().connectionMade()
 
     def dataReceived(self, data: bytes) -> None:
-        """Collect the answer."""
+        """Collect the echo."""
         super().dataReceived(data)
         self._got += data
         if len(self._got) >= len(self._expected) and self._answered is not None:
@@ -369,12 +369,12 @@ class EchoClient(Peer):
             answered.callback(None)
 
     def readConnectionLost(self) -> None:
-        """Fail the round trip that is under way: over a Unix socket a reset looks like this."""
+        """Fail the current round trip: a reset of a Unix socket is reported like this."""
         super().readConnectionLost()
         self._cut_off("the other end has finished")
 
     def connectionLost(self, reason) -> None:
-        """Fail the round trip that is under way."""
+        """Fail the current round trip."""
         super().connectionLost(reason)
         self._cut_off(str(reason.value))
 
@@ -384,7 +384,7 @@ class EchoClient(Peer):
             answered.errback(Incomplete(f"the echo was cut off: {reason}"))
 
     async def round_trip(self) -> float:
-        """Send one message and return the seconds until it was back."""
+        """Send one message, and return the seconds until the echo was complete."""
         if self.lost_reason is not None:
             raise Incomplete(f"the echo was cut off: {self.lost_reason.value}")
         if self.read_ended:
@@ -402,7 +402,7 @@ class EchoClient(Peer):
         return self._reactor.seconds() - started
 
     async def run(self, keep_going) -> Latencies:
-        """Make round trips while ``keep_going()`` is true; the latencies of all of them."""
+        """Make round trips while ``keep_going()`` is true; return the latencies of all of them."""
         while keep_going():
             self.latencies.samples.append(await self.round_trip())
             await deferLater(self._reactor, self._interval)
@@ -411,7 +411,7 @@ class EchoClient(Peer):
 
 @dataclass
 class ConnectAnswer:
-    """What a CONNECT was answered with; ``peer`` runs only after a 200."""
+    """The response to a CONNECT; ``peer`` runs only after a 200."""
 
     status: int
     headers: dict[str, str]
@@ -421,7 +421,7 @@ class ConnectAnswer:
 
 @implementer(IHalfCloseableProtocol)
 class _Connecting(Protocol):
-    """Asks for a tunnel and hands the connection to ``peer`` when it gets one."""
+    """Requests a tunnel, and passes the connection to ``peer`` once it is established."""
 
     def __init__(self, request: bytes, peer: Peer, early: bytes) -> None:
         self._request = request
@@ -495,8 +495,8 @@ async def connect(
 ) -> ConnectAnswer:
     """Send ``CONNECT authority`` to ``endpoint``; ``peer`` takes the connection after a 200.
 
-    ``early`` is sent together with the head, before any answer. Raises :class:`Incomplete`
-    when the connection ends without an answer.
+    ``early`` is sent together with the head, before any response. Raises :class:`Incomplete`
+    if the connection ends without a response.
     """
     lines = [f"CONNECT {authority} HTTP/1.1", f"Host: {authority}"]
     lines += [f"{name}: {value}" for name, value in (headers or {}).items()]
@@ -506,13 +506,13 @@ async def connect(
 
 
 async def connect_directly(endpoint, peer: Peer) -> Peer:
-    """Connect ``peer`` to a plain port, for example that of a forward."""
+    """Connect ``peer`` to a TCP port, for example that of a forward."""
     await endpoint.connect(Factory.forProtocol(lambda: peer))
     return peer
 
 
 class Target:
-    """A listening port that builds a peer for each connection and remembers it."""
+    """A listening port that builds a peer for each connection, and stores all of them."""
 
     def __init__(self, reactor, build, port: int = 0, address: str = "127.0.0.1") -> None:
         self.peers: list[Peer] = []
@@ -531,7 +531,7 @@ class Target:
         return peer
 
     async def stop(self) -> None:
-        """Close the port and every connection, and wait until they have gone."""
+        """Close the port and all connections, and wait until they are closed."""
         await self._listener.stopListening()
         for peer in self.peers:
             if peer.transport is not None and peer.lost_reason is None:
@@ -540,7 +540,7 @@ class Target:
 
 
 class HttpTarget(Peer):
-    """A minimal HTTP server: answers each request head with ``hello from the edge``."""
+    """A minimal HTTP server: responds to each request head with ``hello from the edge``."""
 
     BODY = b"hello from the edge\n"
 
@@ -549,7 +549,7 @@ class HttpTarget(Peer):
         self._head = b""
 
     def dataReceived(self, data: bytes) -> None:
-        """Answer once the head is complete, and close."""
+        """Respond once the head is complete, and close."""
         super().dataReceived(data)
         self._head = (self._head + data)[:HEAD_BOUND]
         if b"\r\n\r\n" in self._head:
@@ -560,7 +560,7 @@ class HttpTarget(Peer):
             self.transport.loseConnection()
 
     def readConnectionLost(self) -> None:
-        """Close when the client has."""
+        """Close after the client."""
         self.transport.loseConnection()
         super().readConnectionLost()
 

@@ -1,4 +1,4 @@
-"""A file of ``--config`` that a test changes while its program runs."""
+"""A file for ``--config`` that a test changes while the program runs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from yurttunnel.ops.configuration.reloading import CHECK_SECONDS
 
 TIMEOUT = 20 * CHECK_SECONDS
-"""Seconds in which a changed file is in use on a busy machine; on an idle one it is three looks."""
+"""Seconds until a changed file is in use on a busy machine; an idle one needs three checks."""
 
 
 class ConfigurationFile:
@@ -19,7 +19,7 @@ class ConfigurationFile:
 
     @property
     def flags(self) -> tuple[str, str]:
-        """What a program is told."""
+        """The flags for the program."""
         return ("--config", str(self.path))
 
     def write(self, text: str) -> None:
@@ -29,7 +29,7 @@ class ConfigurationFile:
         os.replace(new, self.path)
 
     async def use(self, case, program, text: str, *changed: str) -> None:
-        """Replace it, and wait until the program says that the flags that it changes are in use."""
+        """Replace it, and wait until the program logs that the changed flags are in use."""
         said = len(program.log)
         self.write(text)
         flags = ", ".join(f"--{name}" for name in sorted(changed))

@@ -1,4 +1,4 @@
-"""Many streams that run all the time, of which none may be lost."""
+"""Many permanently active streams, none of which may be lost."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from twisted.internet.task import LoopingCall
 from tests.e2e.clients import RequestClient, Target
 
 PIECE = 512
-"""Bytes that a stream sends at a time."""
+"""The number of bytes that a stream sends at once."""
 
 INTERVAL = 0.5
-"""Seconds between two pieces of a stream."""
+"""Seconds between two chunks of a stream."""
 
 
 class Trickle(RequestClient):
-    """Sends a little again and again; what it has sent is compared when it has finished."""
+    """Sends small chunks periodically; the digest of all of them is compared at the end."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Trickle(RequestClient):
         self.sent = 0
 
     def connectionMade(self) -> None:
-        """Begin to send."""
+        """Start sending."""
         super().connectionMade()
         self._sending.start(INTERVAL)
 
@@ -37,14 +37,14 @@ class Trickle(RequestClient):
         super().connectionLost(reason)
 
     def finish(self) -> Deferred:
-        """Send no more; fires when the other end has answered what it has got."""
+        """Stop sending; fires with the other end's digest of the received data."""
         self._stop()
         self.transport.loseWriteConnection()
         return self.when_read_ended()
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything sent so far, in hexadecimal."""
+        """Return the SHA-256 of everything sent so far, in hexadecimal."""
         return self._hash.hexdigest()
 
     def _stop(self) -> None:
@@ -59,7 +59,7 @@ class Trickle(RequestClient):
 
 
 class Crowd:
-    """So many streams to one target, made by ``connect``, which is given each client."""
+    """A number of streams to one target; ``connect`` is called with each client."""
 
     def __init__(self, case, target: Target, connect) -> None:
         self._case = case
@@ -68,7 +68,7 @@ class Crowd:
         self._clients: list[Trickle] = []
 
     def __len__(self) -> int:
-        """Return how many have been opened."""
+        """Return the number of streams opened."""
         return len(self._clients)
 
     async def open_all(self, size: int) -> None:
@@ -79,7 +79,7 @@ class Crowd:
             self._clients.append(client)
 
     async def assert_progress(self) -> None:
-        """Require that every stream has carried more than when this was called."""
+        """Wait until every stream has carried more data than when this was called."""
         await self._case.eventually(
             lambda: len(self._target.peers) == len(self._clients), "the target has all streams"
         )
@@ -93,7 +93,7 @@ class Crowd:
         await self._case.eventually(all_have, f"all {len(before)} streams go on", 20)
 
     async def assert_complete(self) -> None:
-        """Finish all, and compare what each has sent with what has come."""
+        """Finish all streams, and compare for each the sent data with the received data."""
         await gatherResults([client.finish() for client in self._clients])
         for client in self._clients:
             self._case.assertGreater(client.sent, 0)

@@ -1,7 +1,7 @@
-"""A TCP proxy that breaks connections in the ways networks do.
+"""A TCP proxy that breaks connections in the ways that networks do.
 
-It runs in the test's own process, between an agent and its server, and is commanded by the
-test: no fault happens by itself or at a random time.
+It runs in the process of the test, between an agent and its server. The test controls all faults:
+none happens by itself or at a random time.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from zope.interface import implementer
 from benchmarks.ports import free_ports
 
 QUEUE_BOUND = 4 * 1024 * 1024
-"""Delayed bytes that a direction holds, unless told otherwise."""
+"""The default maximum of delayed bytes in a direction."""
 
 SEGMENT = 1400
-"""Bytes of a segment of TCP, where that is to be as on a real line."""
+"""The size in bytes of a TCP segment as on a real network."""
 
 
 @dataclass
 class Toxics:
-    """What a direction does to the bytes that pass; the default is nothing.
+    """The faults of a direction; the default is none.
 
     ``latency`` is in seconds, ``bandwidth`` in bytes a second, ``slice_size`` the largest
     piece in bytes that is written at once (pieces get 1 to that many bytes), ``limit`` the
-    number of bytes after which the connection is reset, ``queue`` how many delayed bytes are held
-    before no more is read.
+    number of bytes after which the connection is reset, ``queue`` the number of delayed bytes at
+    which reading is paused.
     """
 
     latency: float = 0.0
@@ -44,7 +44,7 @@ class Toxics:
 
     @property
     def idle(self) -> bool:
-        """Whether bytes may pass straight through."""
+        """Whether bytes may pass unchanged."""
         return not self.latency and self.bandwidth is None and self.slice_size is None
 
 
@@ -69,7 +69,7 @@ class Direction:
         self._sink_full = False
 
     def data(self, data: bytes) -> None:
-        """Carry bytes that the source sent."""
+        """Forward bytes that the source sent."""
         if self.discarding or not self._link.passes(self):
             return
         limit = self.toxics.limit
@@ -86,7 +86,7 @@ class Direction:
             self._source.transport.pauseProducing()
 
     def end(self) -> None:
-        """Pass the source's FIN on, behind the bytes that are still under way."""
+        """Forward the source's FIN, behind the delayed bytes."""
         if self.stopped or self.discarding:
             return
         self._ended = True
@@ -95,13 +95,13 @@ class Direction:
             self._sink.transport.loseWriteConnection()
 
     def stop(self) -> None:
-        """Read no more and pass nothing on, without closing anything."""
+        """Stop reading and forwarding, without closing anything."""
         self.stopped = True
         self._cancel_all()
         self._source.transport.pauseProducing()
 
     def discard(self) -> None:
-        """Go on reading and drop what is read: the sender believes it has been delivered."""
+        """Continue to read, and drop the data: TCP acknowledges it to the sender."""
         self.discarding = True
         self._cancel_all()
 
@@ -117,7 +117,7 @@ class Direction:
             self._source.transport.resumeProducing()
 
     def stopProducing(self) -> None:
-        """Drop what is under way: the sink has gone."""
+        """Drop the delayed bytes: the sink is closed."""
         self._cancel_all()
 
     def _pieces(self, data: bytes):
@@ -139,7 +139,7 @@ class Direction:
         self._queued += len(piece)
         self._queue.append(piece)
         call = self._reactor.callLater(due - now, self._release, ())
-        # The call carries itself so that it can leave the set of pending ones.
+        # The call is its own argument, so that it can be removed from the pending ones.
         call.args = (call,)
         self._pending.add(call)
 
@@ -184,7 +184,7 @@ class _End(Protocol):
 
 
 class Link:
-    """One proxied connection: ``up`` carries client to server, ``down`` the other way."""
+    """One proxied connection: ``up`` is the direction to the server, ``down`` the other one."""
 
     def __init__(self, reactor, client: _End, server: _End, proxy: FaultProxy) -> None:
         self.client = client
@@ -203,11 +203,11 @@ class Link:
 
     @property
     def works(self) -> bool:
-        """Whether both sides are there and bytes pass."""
+        """Whether both sides are connected and bytes pass."""
         return not (self._silent or self.client.lost or self.server.lost)
 
     def passes(self, direction: Direction) -> bool:
-        """Whether bytes that come in a direction may pass, by :attr:`FaultProxy.turns`."""
+        """Return whether bytes from a direction may pass, by :attr:`FaultProxy.turns`."""
         if direction is not self._speaker:
             self._speaker = direction
             self._turns += 1
@@ -222,19 +222,19 @@ class Link:
         self.server.transport.abortConnection()
 
     def black_hole(self) -> None:
-        """Carry nothing more in either direction, and close nothing."""
+        """Stop forwarding in both directions, without closing anything."""
         self._silent = True
         self.up.stop()
         self.down.stop()
 
     def swallow(self) -> None:
-        """Like :meth:`black_hole`, but take bytes off the senders' hands and drop them."""
+        """Like :meth:`black_hole`, but read and drop what the senders send."""
         self._silent = True
         self.up.discard()
         self.down.discard()
 
     def forget(self) -> None:
-        """Do what a NAT that lost its table does: RST to the client, silence to the server."""
+        """Behave like a NAT that lost its table: RST to the client, silence to the server."""
         self.black_hole()
         self.client.transport.abortConnection()
 
@@ -244,7 +244,7 @@ class Link:
         self.server.transport.abortConnection()
 
     def end_lost(self, end: _End, reason) -> None:
-        """Take note that a socket has gone, and let the other follow unless silent."""
+        """Record that a socket is closed, and close the other one unless this link is silent."""
         other = self.server if end is self.client else self.client
         if not other.lost and not self._silent:
             if reason.check(ConnectionDone):
@@ -257,7 +257,7 @@ class Link:
             self._proxy.links.discard(self)
 
     def close(self) -> None:
-        """End both sockets at once, at the end of a test."""
+        """Abort both sockets at the end of a test."""
         for end in (self.client, self.server):
             end.direction.stopProducing()
             if not end.lost:
@@ -265,12 +265,12 @@ class Link:
 
 
 class FaultProxy:
-    """Listens on a loopback port and carries connections to ``target_port``.
+    """Listens on a loopback port, and forwards connections to ``target_port``.
 
     ``up`` and ``down`` are the :class:`Toxics` of connections, shared by all of them and
-    changeable at any time. ``turns`` is how often the two sides may take turns in speaking on a
-    connection: what comes after is dropped, so that its handshake stays where it is, while the
-    end of one side still reaches the other. ``None`` is without end.
+    changeable at any time. ``turns`` is how often the sending side of a connection may alternate:
+    later data is dropped, so that a handshake stops there, while the end of one side still reaches
+    the other. ``None`` means unlimited.
     """
 
     def __init__(self, reactor, target_port: int) -> None:
@@ -283,15 +283,14 @@ class FaultProxy:
         self.accepted = 0
         self._listener = None
         self._half_open: set = set()
-        # While it is closed, an outgoing connection may take a port that the kernel has chosen.
+        # While it is closed, an outgoing connection might take a port from the ephemeral range.
         self.port = free_ports.take()
 
     def start(self, receive_buffer: int | None = None) -> None:
-        """Listen, always on the same port.
+        """Listen; the port stays the same.
 
-        With ``receive_buffer`` the kernel keeps about twice as many bytes of each accepted
-        connection that have not been read, where it otherwise keeps up to some MiB, and these come
-        in segments of the size that networks have.
+        With ``receive_buffer`` the kernel buffers about twice as many unread bytes of each accepted
+        connection, instead of some MiB, and they arrive in segments of the size that networks have.
         """
         factory = Factory.forProtocol(_End)
         factory.buildProtocol = self._build
@@ -299,7 +298,7 @@ class FaultProxy:
         if receive_buffer is not None:
             listener = self._listener.socket
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-            # On loopback a segment may be larger than the whole buffer, and waits for room then.
+            # On loopback a segment may be larger than the whole buffer, and is delayed then.
             listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, SEGMENT)
 
     async def refuse(self) -> None:
@@ -309,7 +308,7 @@ class FaultProxy:
             await listener.stopListening()
 
     async def stop(self) -> None:
-        """Close everything and wait until each socket has gone."""
+        """Close everything, and wait until all sockets are closed."""
         await self.refuse()
         for attempt in list(self._half_open):
             attempt.cancel()
@@ -317,7 +316,7 @@ class FaultProxy:
             link.close()
 
     def for_all(self, fault: str) -> int:
-        """Apply the named method of :class:`Link` to each link that works; how many there were."""
+        """Call the named method on each working :class:`Link`; return their number."""
         live = [link for link in self.links if link.works]
         for link in live:
             getattr(link, fault)()
@@ -328,7 +327,7 @@ class FaultProxy:
         return _Accepted(self)
 
     def join(self, client: _End) -> None:
-        """Connect the other half for ``client``, which stays paused until then."""
+        """Connect to the target for ``client``, which is paused until then."""
         endpoint = TCP4ClientEndpoint(self._reactor, "127.0.0.1", self._target_port)
         attempt = endpoint.connect(Factory.forProtocol(_End))
         self._half_open.add(attempt)
@@ -355,7 +354,7 @@ class FaultProxy:
 
 
 class _Detached:
-    """Stands in for the link of a socket that has no partner."""
+    """The link of a socket that has no partner."""
 
     def end_lost(self, end, reason) -> None:
         reason.trap(ConnectionDone, ConnectionLost, Exception)
@@ -372,20 +371,20 @@ class _Accepted(_End):
 
 
 class FullQueue:
-    """A port whose connections nobody takes: who connects hears nothing until there is room."""
+    """A port with a full backlog: connection attempts stay unanswered until there is room."""
 
     def __init__(self) -> None:
         self._listener = socket.create_server(("127.0.0.1", 0), backlog=0)
         self.port = self._listener.getsockname()[1]
-        # A queue of 0 has room for one.
+        # A backlog of 0 has room for one.
         self._filler = socket.create_connection(("127.0.0.1", self.port), 5)
 
     def make_room(self) -> None:
-        """Take what has waited, so that one more connection is made, in a few seconds at most."""
+        """Accept the queued connection, so that another one succeeds within a few seconds."""
         accepted, _ = self._listener.accept()
         accepted.close()
 
     def close(self) -> None:
-        """Close the port; who still tries to connect is refused."""
+        """Close the port; pending connection attempts are refused."""
         self._filler.close()
         self._listener.close()

@@ -1,10 +1,10 @@
-"""Starts programs without the wait for their modules: a process that has loaded them forks.
+"""Starts programs by forking a process that has imported their modules.
 
-Half of what the tests of whole programs take of the processors is the import of the same modules,
-for each start anew. Here they are imported once. Each program is a process of its own all the
-same, with its own arguments, environment, directory, log and network namespace, and goes from
-``__main__`` to the end of the interpreter as with ``python -m``; only ``/proc/PID/cmdline`` tells.
-What a start imports and takes is for tests whose programs begin with another one, such as ``env``.
+Half of the processor time of tests of whole programs would be the import of the same modules at
+each start. Here they are imported once. Each program still is a process of its own, with its own
+arguments, environment, directory, log and network namespace, and runs from ``__main__`` to the end
+of the interpreter as with ``python -m``; only ``/proc/PID/cmdline`` differs. Tests of the start
+itself, of its imports and its cost, put another program such as ``env`` in front.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ from tests.e2e.network.namespaces import enter
 from tests.garbage import collect_as_usual
 
 _REQUEST_BYTES = 1 << 17
-"""The longest request: arguments and environment."""
+"""The maximum length of a request: arguments and environment."""
 
 _DESCRIPTORS = 3
-"""Of a request: the program's log and namespace, and where its id and its end are told."""
+"""The number in a request: the log, the network namespace, and a pipe for id and exit status."""
 
 _NUMBER = struct.Struct("i")
 
 
 class Forked:
-    """A program that the fork server has started; as a ``subprocess.Popen``."""
+    """A program that the fork server has started, with the methods of ``subprocess.Popen``."""
 
     def __init__(self, arguments: list[str], news: int) -> None:
         self.pid = _read_number(news)
@@ -50,7 +50,7 @@ class Forked:
         return self._look(0)
 
     def wait(self, timeout: float) -> int:
-        """Wait until it has ended; return the exit status."""
+        """Wait for its end; return the exit status."""
         if self._look(timeout) is None:
             raise subprocess.TimeoutExpired(self._arguments, timeout)
         return self.returncode
@@ -63,9 +63,9 @@ class Forked:
 
 
 class ForkServer:
-    """The process that forks, and ends with this one.
+    """The forking process, which ends with this one.
 
-    It is no child of this one, as tests wait for theirs.
+    It is not a child of this one, because tests wait for their children.
     """
 
     def __init__(self) -> None:
@@ -95,12 +95,12 @@ class ForkServer:
 
 @functools.cache
 def fork_server() -> ForkServer:
-    """Return the one of this process."""
+    """Return the fork server of this process."""
     return ForkServer()
 
 
 def _is_readable(descriptor: int, seconds: float) -> bool:
-    # select(2) takes none beyond 1,023.
+    # select(2) supports descriptors up to 1,023.
     waiting = select.poll()
     waiting.register(descriptor, select.POLLIN)
     return bool(waiting.poll(seconds * 1000))
@@ -118,14 +118,14 @@ def _read_number(descriptor: int) -> int:
 
 
 def _load() -> None:
-    """Import what programs import, before and after their start."""
+    """Import the modules that programs import, at their start and later."""
     for name in ("twisted.application.twist._twist", "twisted.internet.epollreactor"):
         importlib.import_module(name)
     package = importlib.import_module("yurttunnel")
     for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
-    # Each program has the reactor of its own.
+    # Each program installs its own reactor.
     assert "twisted.internet.reactor" not in sys.modules
     collect_as_usual()
     gc.collect()
@@ -161,14 +161,14 @@ def _serve(connection: socket.socket) -> tuple[bytes, list[int]] | None:
 def _tell_end(ended: int, pid: int, told: int) -> None:
     os.close(ended)
     _, status = os.waitpid(pid, 0)
-    # Nobody may be there any more to hear of it.
+    # The reader may have ended.
     with suppress(BrokenPipeError):
         os.write(told, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
     os.close(told)
 
 
 def _become(request: bytes, descriptors: list[int]) -> None:
-    """Be the program of a request, until its end."""
+    """Run the program of a request, until its end."""
     arguments, directory, environment = json.loads(request)
     log, namespace, _ = descriptors
     enter(namespace)
@@ -178,9 +178,9 @@ def _become(request: bytes, descriptors: list[int]) -> None:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    # As the interpreter does it for -m.
+    # As the interpreter does for -m.
     sys.path[0] = os.getcwd()
-    # In place: twist has it as a default.
+    # In place, because twist uses the list as a default.
     sys.argv[:] = arguments
     runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
 
@@ -188,7 +188,7 @@ def _become(request: bytes, descriptors: list[int]) -> None:
 if __name__ == "__main__":
     if os.fork() != 0:
         os._exit(0)
-    # Ctrl-C ends the tests, which end this one.
+    # Ctrl-C ends the tests, which end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load()
     asked = _serve(socket.socket(fileno=int(sys.argv[1])))

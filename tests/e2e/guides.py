@@ -16,7 +16,7 @@ from tests.e2e.programs import ROOT
 DOCS = ROOT / "docs"
 
 CLUSTER = "cluster"
-"""The mark of commands that need one."""
+"""The mark of commands that need a cluster."""
 
 _BLOCK = re.compile(
     r"^( *)```sh (?P<marks>[\w -]+)\n(?P<text>.*?)^ *```$"
@@ -26,7 +26,7 @@ _BLOCK = re.compile(
 
 
 class Block(NamedTuple):
-    """Commands, where they run and what they print."""
+    """Commands, the machine that runs them, and their expected output."""
 
     marks: list[str]
     text: str
@@ -42,16 +42,16 @@ def blocks(page: Path) -> list[Block]:
 
 
 def code(page: Path, language: str) -> str:
-    """Return the first block of a page that is in another language than that of commands."""
+    """Return the first block of a page in the given language."""
     text = page.read_text().partition(f"\n```{language}\n")[2]
     return text.partition("\n```\n")[0] + "\n"
 
 
 class Guide:
-    """The commands of a page, one block after the other.
+    """The commands of a page, block by block.
 
-    ``environment`` is that of all; ``at`` is the directory in which they are. Of words that stand
-    for something of the reader's, ``meant`` says what.
+    ``environment`` is for all commands, and ``at`` their working directory. ``meant`` has the
+    replacements of the page's placeholders.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Guide:
         self._blocks = [block for block in blocks(page) if CLUSTER in block.marks]
 
     async def follow(self, at: Path, *, editor: str = "false", options: str = "-eu") -> str:
-        """Do what the next block says; what it prints.
+        """Run the next block; return its output.
 
-        ``editor`` is for ``kubectl edit``, and ``options`` are those of bash: without ``-e`` only
-        the last command has to succeed.
+        ``editor`` is for ``kubectl edit``, and ``options`` are bash's: without ``-e`` only the last
+        command has to succeed.
         """
         text = self._blocks.pop(0).text
         for word, meaning in self._meant.items():
@@ -86,5 +86,5 @@ class Guide:
 
     @property
     def finished(self) -> bool:
-        """Whether nothing is left."""
+        """Whether all blocks have run."""
         return not self._blocks

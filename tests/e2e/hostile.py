@@ -1,4 +1,4 @@
-"""A tunnel that has to serve after whatever has been done to it, and crowds that do it."""
+"""Tests of a tunnel that is attacked and must continue to serve, and the crowds of connections."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from tests.e2e.programs import Tunnel
 from tests.e2e.support import EndToEndTestCase
 
 SLOW_CALLERS = 1000
-"""Slow connections to each port at a time."""
+"""The number of concurrent slow connections to each port."""
 
 DESCRIPTORS = 12_000
-"""What the test and the server need for the connections of all slow callers."""
+"""The limit of file descriptors that the test and the server need for all slow callers."""
 
 
 class HostileTestCase(EndToEndTestCase):
-    """A tunnel that has to serve after whatever has been done to it."""
+    """A test case with a tunnel that must continue to serve."""
 
     async def still_serves(self, tunnel: Tunnel) -> None:
-        """Require that both programs run, say so, and carry a round trip."""
+        """Require that both programs run, report health, and carry a round trip."""
         for program in (tunnel.server, tunnel.agent):
             status, body = await program.get("/readyz")
             self.assertEqual(status, 200, body)
@@ -38,10 +38,10 @@ class HostileTestCase(EndToEndTestCase):
 
 
 class CrowdTestCase(HostileTestCase):
-    """A tunnel with crowds of connections."""
+    """A test case with a tunnel and crowds of connections."""
 
     async def setUp(self) -> None:
-        """Have enough file descriptors, in the programs too."""
+        """Raise the limit of file descriptors, for the programs too."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if 0 <= hard < DESCRIPTORS:
             raise SkipTest(f"a process may have only {hard} file descriptors (ulimit -Hn)")
@@ -53,13 +53,13 @@ class CrowdTestCase(HostileTestCase):
     def crowd(
         self, where: int | str, start: bytes, context=None, size: int = SLOW_CALLERS
     ) -> SlowCrowd:
-        """Connect a crowd; it ends with the test."""
+        """Connect a crowd, which is closed at the end of the test."""
         crowd = SlowCrowd(where, start, context, size)
         self.addCleanup(crowd.close)
         return crowd
 
     async def asked(self, tunnel: Tunnel, web: Target) -> bytes:
-        """Ask for a page of ``web`` by the port for requests, and return its status."""
+        """Request a page of ``web`` through the port for requests, and return the status."""
         output, errors, status = await self.run_command(
             *("curl", "-sS", "--noproxy", "*", "--max-time", "10", "-o", "/dev/null"),
             *("-w", "%{http_code}", "-H", f"Host: 127.0.0.1:{web.port}"),
@@ -70,10 +70,10 @@ class CrowdTestCase(HostileTestCase):
 
 
 class SlowCrowd:
-    """Connections to a loopback port or a Unix socket that begin with ``start``.
+    """Connections to a loopback port or a Unix socket that send ``start`` first.
 
-    Each :meth:`drip` sends one byte more. With ``context`` they speak TLS. They need as many file
-    descriptors in the test and in the program.
+    Each :meth:`drip` sends one more byte. With ``context`` they use TLS. Each needs a file
+    descriptor in the test and one in the program.
     """
 
     def __init__(
@@ -84,16 +84,16 @@ class SlowCrowd:
         self.fill()
 
     def fill(self) -> None:
-        """Connect as many as have been ended."""
+        """Replace the connections that have ended."""
         for _ in range(self._size - self.open):
             try:
                 connection = _connected(self._where)
             except ConnectionResetError:
-                # It was refused before this process knew that it was connected.
+                # It was reset before this process noticed that it was connected.
                 continue
             if self._context is not None:
                 connection = self._context.wrap_socket(connection)
-            # It may have been refused already.
+            # It may have been reset already.
             with contextlib.suppress(ConnectionError):
                 connection.sendall(self._start)
             connection.setblocking(False)
@@ -101,7 +101,7 @@ class SlowCrowd:
 
     @property
     def open(self) -> int:
-        """How many have not been ended."""
+        """The number of connections that have not ended."""
         for connection in tuple(self._open):
             try:
                 ended = not connection.recv(4096)
@@ -115,13 +115,13 @@ class SlowCrowd:
         return len(self._open)
 
     def drip(self) -> None:
-        """Send a byte on each that has not been ended."""
+        """Send a byte on each open connection."""
         for connection in self._open:
             with contextlib.suppress(OSError):
                 connection.send(b"x")
 
     def close(self) -> None:
-        """End the others."""
+        """Close the remaining connections."""
         for connection in self._open:
             connection.close()
         self._open.clear()
@@ -131,8 +131,8 @@ def _connected(where: int | str) -> socket.socket:
     if isinstance(where, int):
         return socket.create_connection(("127.0.0.1", where), timeout=20)
     connection = socket.socket(socket.AF_UNIX)
-    # A socket that does not wait is refused (EAGAIN) where the queue is full (unix(7)), and one
-    # with a timeout of Python's does not.
+    # While the backlog is full, connect(2) of a non-blocking Unix socket fails with EAGAIN
+    # (unix(7)), and Python's timeouts make a socket non-blocking.
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 20, 0))
     connection.connect(where)
     return connection

@@ -1,4 +1,4 @@
-"""HTTP clients that a test steers byte by byte; answers are read with h11."""
+"""HTTP clients that a test controls byte by byte; responses are parsed with h11."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from zope.interface import implementer
 from tests.e2e.clients import Incomplete, Payload, Peer
 
 KEPT = 1024 * 1024
-"""How much of a body is kept as it is (bytes), unless told otherwise; the rest is hashed."""
+"""The default number of bytes of a body that are stored; the rest is only hashed."""
 
 Fields = Iterable[tuple[bytes, bytes]]
 
 
 @dataclass
 class Response:
-    """What a request was answered with; ``interim`` are the responses before the final one."""
+    """The response to a request; ``interim`` contains the responses before the final one."""
 
     status: int
     reason: bytes
@@ -40,11 +40,11 @@ class Response:
         self._hash = hashlib.sha256()
 
     def values(self, name: bytes) -> list[bytes]:
-        """The values of all fields with this name."""
+        """Return the values of all fields with this name."""
         return [value for key, value in self.fields if key.lower() == name.lower()]
 
     def take(self, data: bytes) -> None:
-        """Count and hash a piece of the body."""
+        """Count and hash a chunk of the body."""
         self.size += len(data)
         self._hash.update(data)
         if len(self.body) < self.kept:
@@ -62,9 +62,9 @@ class Response:
 
 
 class Answer:
-    """What comes for one request; ``switch`` gets the connection after a 101.
+    """The pending response to one request; ``switch`` gets the connection after a 101.
 
-    ``response`` grows while its body comes; ``error`` says why it will not be complete.
+    ``response`` grows while its body arrives; ``error`` is the reason if it stays incomplete.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Answer:
         self._waiting_for_end: list[Deferred[Response]] = []
         self._waiting_for_interim: list[Deferred[int]] = []
         self._parser = h11.Connection(h11.CLIENT, max_incomplete_event_size=KEPT)
-        # The parser has to know what is asked; what is sent is the business of the test.
+        # The parser needs a request to parse the response; the test sends what it likes.
         headers = [("Host", "x")]
         if switch is not None:
             headers += [("Connection", "upgrade"), ("Upgrade", "x")]
@@ -88,11 +88,11 @@ class Answer:
         self._parser.send(h11.EndOfMessage())
 
     def begun(self) -> Deferred[Response]:
-        """Fire once the head of the final response has come."""
+        """Fire once the head of the final response is complete."""
         return self._wait(self._waiting_for_head, self.response is not None)
 
     def whole(self) -> Deferred[Response]:
-        """Fire once the response is complete (with a 101: once it has come)."""
+        """Fire once the response is complete (a 101: once its head is)."""
         return self._wait(self._waiting_for_end, self.complete)
 
     def interim(self) -> Deferred[int]:
@@ -107,7 +107,7 @@ class Answer:
         return waiter
 
     def feed(self, data: bytes) -> bytes | None:
-        """Take bytes, none at the end of all; what follows the answer, or None before its end."""
+        """Parse bytes (empty at end of file); return those after the response, or None."""
         self._parser.receive_data(data)
         while not self.complete:
             event = self._parser.next_event()
@@ -117,7 +117,7 @@ class Answer:
         return self._parser.trailing_data[0]
 
     def fail(self, error: Exception) -> None:
-        """The answer, or its end, is not coming."""
+        """Fail: the response will not be complete."""
         self.error = self.error or error
         for waiters in (self._waiting_for_head, self._waiting_for_end, self._waiting_for_interim):
             while waiters:
@@ -144,7 +144,7 @@ class Answer:
             raise Incomplete(f"the connection ended without an answer: {event}")
 
     def tell(self) -> None:
-        """Notify those who wait for it that the answer is complete."""
+        """Notify the waiters that the response is complete."""
         _fire(self._waiting_for_end, self.response)
 
     def _wait(self, waiters: list[Deferred[Response]], now: bool) -> Deferred[Response]:
@@ -159,9 +159,9 @@ class Answer:
 
 
 class HttpClient(Peer):
-    """A connection that asks, perhaps several times at once, and reads the answers in order.
+    """A connection that sends requests, pipelined if desired, and reads the responses in order.
 
-    ``host`` is what its requests carry in the field Host; of each body ``kept`` bytes are kept.
+    ``host`` is the value of the requests' field Host; ``kept`` bytes of each body are stored.
     """
 
     def __init__(self, host: str = "", kept: int = KEPT) -> None:
@@ -169,7 +169,7 @@ class HttpClient(Peer):
         self.host = host
         self._kept = kept
         self.unexpected = b""
-        """What has come that answers nothing."""
+        """Received bytes that belong to no response."""
         self._expected: deque[Answer] = deque()
         self._user: Peer | None = None
 
@@ -190,13 +190,13 @@ class HttpClient(Peer):
     def send_head(
         self, target: str, method: str = "GET", fields: Fields = (), behind: bytes = b""
     ) -> None:
-        """Send a head, and ``behind`` in the same write."""
+        """Send a head, followed by ``behind`` in the same write."""
         lines = b"".join(b"%b: %b\r\n" % item for item in fields)
         head = f"{method} {target} HTTP/1.1\r\nHost: {self.host}\r\n".encode()
         self.transport.write(head + lines + b"\r\n" + behind)
 
     def expect(self, method: bytes = b"GET", switch: Peer | None = None) -> Answer:
-        """Expect one more answer behind those that are expected already."""
+        """Expect one more response after those that are already expected."""
         answer = Answer(method, switch, self._kept)
         self._expected.append(answer)
         return answer
@@ -210,9 +210,9 @@ class HttpClient(Peer):
         early: bytes = b"",
         method: str = "POST",
     ) -> Answer:
-        """Ask for another protocol, with ``early`` behind the head; ``peer`` speaks it.
+        """Request an upgrade, with ``early`` after the head; ``peer`` speaks the new protocol.
 
-        As clients written in Go do, a POST says that it has no body.
+        As with clients written in Go, a POST has ``Content-Length: 0``.
         """
         fields = [(b"Connection", b"Upgrade"), (b"Upgrade", protocol), *fields]
         if method == "POST":
@@ -221,7 +221,7 @@ class HttpClient(Peer):
         return self.expect(method.encode(), peer)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take bytes of answers, or of what the connection has been switched to."""
+        """Parse bytes of responses, or pass them to the protocol of an upgrade."""
         super().dataReceived(data)
         if self._user is not None:
             self._user.dataReceived(data)
@@ -239,7 +239,7 @@ class HttpClient(Peer):
         self.unexpected += data
 
     def readConnectionLost(self) -> None:
-        """Note that the server has finished, and close as clients do."""
+        """Record that the server has finished, and close as clients do."""
         super().readConnectionLost()
         if self._user is not None:
             self._user.readConnectionLost()
@@ -248,7 +248,7 @@ class HttpClient(Peer):
         self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Fail whatever is still expected."""
+        """Fail all expected responses."""
         super().connectionLost(reason)
         if self._user is not None:
             self._user.connectionLost(reason)
@@ -258,7 +258,7 @@ class HttpClient(Peer):
             self._expected.popleft().fail(Incomplete(f"the connection ended: {reason.value}"))
 
     def _no_more_data(self) -> None:
-        """The connection has ended in good order: that is how some bodies end."""
+        """Handle an orderly end of the connection: some bodies end with it."""
         while self._expected:
             answer = self._expected.popleft()
             if self._feed(answer, b"") is not None:
@@ -281,7 +281,7 @@ class HttpClient(Peer):
 
 @implementer(IPullProducer)
 class ChunkedUpload:
-    """The body of a request in chunks, written to ``transport`` as fast as it is taken."""
+    """The chunked body of a request, written to ``transport`` as fast as it accepts data."""
 
     def __init__(self, transport, size: int) -> None:
         self.payload = Payload(size)
@@ -289,7 +289,7 @@ class ChunkedUpload:
         transport.registerProducer(self, False)
 
     def resumeProducing(self) -> None:
-        """Write the next chunk: the one before has left."""
+        """Write the next chunk: the last one has been sent."""
         data = self.payload.take()
         if data:
             self._transport.write(b"%x\r\n%b\r\n" % (len(data), data))
@@ -298,7 +298,7 @@ class ChunkedUpload:
             self._transport.write(b"0\r\n\r\n")
 
     def stopProducing(self) -> None:
-        """Do nothing: the connection has gone, the client's answer says why."""
+        """Do nothing: the connection is lost, and the expected response gets the reason."""
 
 
 def _fire(waiters: list[Deferred], result) -> None:

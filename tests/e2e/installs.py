@@ -1,4 +1,4 @@
-"""Environments into which the package is installed, as its users do."""
+"""Virtual environments into which the package is installed as users install it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NEEDED_SETUPTOOLS = 77
 
 
 def can_build_here() -> bool:
-    """Whether this environment has a setuptools that reads our metadata."""
+    """Return whether this environment has a setuptools that supports our metadata."""
     try:
         version = importlib.metadata.version("setuptools")
     except importlib.metadata.PackageNotFoundError:
@@ -40,18 +40,18 @@ def can_build_here() -> bool:
 
 
 class InstallingTestCase(EndToEndTestCase):
-    """Installs the package.
+    """A test case that installs the package.
 
-    The environments are new and have only our package; the packages it needs come from the
-    environment of the tests by a path file, which is written after the installation.
+    The environments are new and contain only our package. Its dependencies come from the
+    environment of the tests, by a path file that is written after the installation.
     """
 
     async def run_python(
         self, python: str, *arguments: str, check: bool = True, packages: str = ""
     ) -> str:
-        """Run an interpreter away from the checkout; its output, standard error included.
+        """Run an interpreter outside the checkout; return its output, including standard error.
 
-        ``packages`` is a directory with further packages for it.
+        ``packages`` is a directory with additional packages.
         """
         environment = {**os.environ, "PYTHONPATH": packages}
         output, errors, status = await getProcessOutputAndValue(
@@ -63,7 +63,7 @@ class InstallingTestCase(EndToEndTestCase):
         return text
 
     def copied_sources(self, name: str) -> str:
-        """Copy what a build needs, since builds write beside it."""
+        """Copy the files for a build, because builds write beside them."""
         copy = os.path.join(self.directory, name)
         os.mkdir(copy)
         for source in SOURCES:
@@ -76,13 +76,13 @@ class InstallingTestCase(EndToEndTestCase):
         return copy
 
     def new_environment(self, name: str) -> str:
-        """Make an environment without pip; the path of its interpreter."""
+        """Create an environment without pip; return the path of its interpreter."""
         path = os.path.join(self.directory, name)
         venv.create(path, with_pip=False, symlinks=True)
         return os.path.join(path, "bin", "python")
 
     def build_tools(self) -> str:
-        """Make a directory with links to setuptools, for environments that have none."""
+        """Create a directory with links to setuptools, for environments without it."""
         directory = tempfile.mkdtemp(dir=self.directory)
         tools = importlib.metadata.distribution("setuptools")
         for name in {file.parts[0] for file in tools.files or ()} - {".."}:
@@ -90,7 +90,7 @@ class InstallingTestCase(EndToEndTestCase):
         return directory
 
     async def install(self, python: str, *what: str) -> None:
-        """Install with the tests' pip into another environment, then add what it needs."""
+        """Install with the tests' pip into another environment, then add the dependencies."""
         isolation, packages = (), ""
         if can_build_here():
             isolation, packages = ("--no-build-isolation",), self.build_tools()
@@ -104,7 +104,7 @@ class InstallingTestCase(EndToEndTestCase):
         await self.add_packages_path(python)
 
     async def add_packages_path(self, python: str) -> None:
-        """Have an interpreter find the packages of the tests behind its own."""
+        """Add the packages of the tests to an interpreter's path, after its own."""
         script = "import sysconfig; print(sysconfig.get_path('purelib'))"
         directory = (await self.run_python(python, "-c", script)).strip()
         needed = importlib.metadata.distribution("twisted").locate_file("")

@@ -1,4 +1,4 @@
-"""The base class of the tests of the listeners that stand in for kubelets."""
+"""The base class for tests of the listeners to which requests for kubelets are redirected."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ IN_FLIGHT = "yurttunnel_server_total_in_proxy_requests"
 
 
 def caller_of(tunnel: Tunnel) -> Identity:
-    """The certificate and key that the server leaves for callers."""
+    """Return the certificate and key that the server writes for callers."""
     directory = Path(tunnel.server.state)
     (certificate,) = x509.load_pem_x509_certificates((directory / "client.crt").read_bytes())
     return Identity(
@@ -34,7 +34,7 @@ def caller_of(tunnel: Tunnel) -> Identity:
 
 
 def write_identity(identity: Identity, stem: str) -> tuple[str, str]:
-    """Write a certificate and its key for programs that want files; their paths."""
+    """Write a certificate and its key to files; return their paths."""
     certificate, key = Path(f"{stem}.crt"), Path(f"{stem}.key")
     certificate.write_bytes(identity.certificate.public_bytes(Encoding.PEM))
     key.touch(0o600)
@@ -43,9 +43,9 @@ def write_identity(identity: Identity, stem: str) -> tuple[str, str]:
 
 
 class Frontend:
-    """One of the two ports, with a kubelet that is reached through it.
+    """One of the two ports, with a kubelet behind it.
 
-    Requests that come by TLS go on by TLS: the kubelet says which port it is.
+    Requests over TLS are forwarded over TLS: the kubelet determines which port it is.
     """
 
     def __init__(self, case: InterceptionTestCase, tunnel: Tunnel, kubelet: Kubelet) -> None:
@@ -59,20 +59,20 @@ class Frontend:
         self._trusted = authority_of(tunnel.server.state).certificate
 
     async def client(self, host: str | None = None) -> HttpClient:
-        """Connect a client whose requests are for ``host``, the kubelet if not given."""
+        """Connect a client whose requests are for ``host``, by default the kubelet."""
         client = HttpClient(self.host if host is None else host)
         await self.dial(client)
         return client
 
     async def dial(self, peer: Peer) -> Peer:
-        """Connect ``peer`` to the port; it ends with the test."""
+        """Connect ``peer`` to the port; the connection is closed at the end of the test."""
         if not self.secure:
             return await self._case.dial(self.port, peer)
         await connect_with_tls(reactor, self.port, peer, self._trusted, self._caller, b"http/1.1")
         return self._case.end_with_test(peer)
 
     async def get(self, target: str, host: str | None = None, fields=()) -> Response:
-        """Ask once, on a connection of its own."""
+        """Send one request on a new connection."""
         client = await self.client(host)
         response = await client.ask(target, fields=fields).whole()
         client.transport.loseConnection()
@@ -80,21 +80,21 @@ class Frontend:
         return response
 
     async def raw(self, text: bytes, finish: bool = False) -> RequestClient:
-        """Send bytes as they are."""
+        """Send raw bytes."""
         return await self.dial(RequestClient(text, finish))
 
 
 class InterceptionTestCase(EndToEndTestCase):
-    """A tunnel with kubelets behind it."""
+    """A test case with a tunnel and kubelets behind it."""
 
     def plain_kubelet(self, script: Script, **options) -> Kubelet:
-        """Start a kubelet without TLS; it ends with the test."""
+        """Start a kubelet without TLS; it is stopped at the end of the test."""
         return self._ends_with_test(Kubelet(reactor, script, **options))
 
     def secure_kubelet(self, tunnel: Tunnel, script: Script, **options) -> Kubelet:
-        """Start a kubelet whose certificate is of the server's authority, if not told otherwise.
+        """Start a kubelet whose certificate is by default issued by the server's authority.
 
-        It demands the server's certificate, too.
+        It also requires the server's certificate.
         """
         authority = authority_of(tunnel.server.state)
         options.setdefault("identity", serving_identity(authority, ["edge-1"], ["127.0.0.1"]))
@@ -108,22 +108,22 @@ class InterceptionTestCase(EndToEndTestCase):
     async def start_with_frontends(
         self, script: Script, **options
     ) -> tuple[Tunnel, list[Frontend]]:
-        """Start a tunnel and a kubelet behind each port: a server with TLS, and one without."""
+        """Start a tunnel, and a kubelet behind each port: one with TLS, and one without."""
         tunnel = await self.start_tunnel(**options)
         return tunnel, self.frontends(tunnel, script)
 
     def frontends(self, tunnel: Tunnel, script: Script) -> list[Frontend]:
-        """Start a kubelet behind each port of a tunnel that runs."""
+        """Start a kubelet behind each port of a running tunnel."""
         kubelets = (self.secure_kubelet(tunnel, script), self.plain_kubelet(script))
         return [Frontend(self, tunnel, kubelet) for kubelet in kubelets]
 
     def end_with_test(self, peer: Peer) -> Peer:
-        """Have a peer's connection ended with the test."""
+        """Close a peer's connection at the end of the test."""
         self._end_peer_with_test(peer)
         return peer
 
     def descriptors_of(self, tunnel: Tunnel) -> list[tuple[Program, dict[str, str]]]:
-        """What both programs have open now, for :meth:`assert_no_leftovers`."""
+        """Return both programs' open descriptors, for :meth:`assert_no_leftovers`."""
         return [(program, program.descriptors()) for program in (tunnel.server, tunnel.agent)]
 
     async def assert_no_leftovers(
@@ -132,10 +132,10 @@ class InterceptionTestCase(EndToEndTestCase):
         frontends: list[Frontend],
         before: list[tuple[Program, dict[str, str]]],
     ) -> None:
-        """Require that nothing is left over once clients and kubelets have closed.
+        """Require that nothing remains once clients and kubelets have closed.
 
-        No request counts as being under way, and descriptors are back to what they were: the
-        server notices when a kubelet closes a connection that is idle.
+        No request is counted as active, and the descriptors are the same as before: the server
+        notices when a kubelet closes an idle connection.
         """
         for door in frontends:
             door.kubelet.close_idle()
@@ -147,7 +147,7 @@ class InterceptionTestCase(EndToEndTestCase):
 
         await self.eventually(no_request, "no request is under way")
         for door in frontends:
-            # The other end of the last one may be told of its end a moment later.
+            # The other program may be notified of the last one's end a moment later.
             await self.eventually(
                 lambda kubelet=door.kubelet: not kubelet.open,
                 f"{door.name}: no connection to the kubelet is left",

@@ -1,4 +1,4 @@
-"""The quickstart as a process, and kubectl in all versions that are found, to use it with."""
+"""The quickstart as a process, and kubectl in all installed versions."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from yurttunnel.quickstart.options import PORT_COUNT
 from yurttunnel.quickstart.service import CHECK_SECONDS, REACHABLE_SECONDS
 
 SDK_DIRECTORIES = ("/usr/lib/google-cloud-sdk/bin", os.path.expanduser("~/google-cloud-sdk/bin"))
-"""Where the Google Cloud SDK keeps kubectl in several versions, as kubectl.1.NN."""
+"""The directories in which the Google Cloud SDK has versions of kubectl, as kubectl.1.NN."""
 
 CHECK_TIMEOUT = REACHABLE_SECONDS + CHECK_SECONDS + STOP_SECONDS
-"""How long a quickstart may take that checks itself: by then it has given up, and says why. Its
-programs wait for processors, too, which is not known of them."""
+"""The timeout for a quickstart that checks itself: by then it has failed with a reason. Its
+programs wait for processors, too, and that time is not measured."""
 
 
 def find_kubectls() -> dict[str, str]:
-    """The paths of kubectl by version, as ``1.30``: from KUBECTL (several, with colons) or PATH.
+    """Return the paths of kubectl by version, as ``1.30``: from KUBECTL (colon-separated) or PATH.
 
-    Beside PATH the folders of the Google Cloud SDK are searched, for every version in them.
+    In addition to PATH, the directories of the Google Cloud SDK are searched for all versions.
     """
     asked = os.environ.get("KUBECTL")
     if asked:
@@ -56,10 +56,10 @@ def find_kubectls() -> dict[str, str]:
 
 
 def _terminal(columns: int, rows: int) -> tuple[int, int, str]:
-    """Open a terminal for a process, near and far end and name.
+    """Open a terminal for a process; return both ends and the name.
 
-    It has its size before the process begins: kubectl looks once by then, and drops what it hears
-    of until a pod has its first size.
+    Its size is set before the process starts: kubectl reads it once then, and drops later changes
+    until a pod has its first size.
     """
     near, far = os.openpty()
     _resize(near, columns, rows)
@@ -91,7 +91,7 @@ def _as_numbers(version: str) -> tuple[int, ...]:
 class Quickstart(Program):
     """``twist yurttunnel-quickstart`` on free ports, with its state in the test's directory.
 
-    ``proxied`` gets the port where the server takes in agents, and gives the one to dial.
+    ``proxied`` is called with the server's port for agents, and returns the port to dial.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class Quickstart(Program):
         super().__init__(reactor, arguments, log_path, self.first_port + 5)
 
     async def wait_for_instructions(self, seconds: float = 30.0) -> None:
-        """Wait until it says how to use it: the node is reached through the tunnel."""
+        """Wait until it prints its instructions: then the node is reachable through the tunnel."""
         deadline = Deadline(self._reactor, seconds)
         while "KUBECONFIG=" not in self.log:
             if not self.running:
@@ -139,7 +139,7 @@ class Kubectl:
         }
 
     def add_plugin(self, programs: Path) -> None:
-        """Have it find the plugin and its completion, and them this kubectl, in a new directory."""
+        """Create a directory on its PATH with the plugin, its completion, and this kubectl."""
         programs.mkdir()
         for name, function in (
             ("kubectl-yurttunnel", "main"),
@@ -155,7 +155,7 @@ class Kubectl:
         self.environment["PATH"] = f"{programs}:{self.environment['PATH']}"
 
     def start(self, *arguments: str, tty: tuple[int, int] | None = None) -> Running:
-        """Start kubectl; with ``tty`` in a terminal of so many columns and rows."""
+        """Start kubectl; ``tty`` is the size of its terminal in columns and rows."""
         running = Running(self._reactor, [self.path, *arguments])
         terminal = False if tty is None else _terminal(*tty)
         self._reactor.spawnProcess(
@@ -166,7 +166,7 @@ class Kubectl:
     async def run(
         self, *arguments: str, stdin: bytes | None = None, seconds: float = 60.0
     ) -> Finished:
-        """Run kubectl to its end."""
+        """Run kubectl, and wait for its end."""
         running = self.start(*arguments)
         if stdin is not None:
             running.transport.write(stdin)
@@ -174,7 +174,7 @@ class Kubectl:
         return await running.finished(seconds)
 
     async def output(self, *arguments: str, stdin: bytes | None = None, seconds: float = 60.0):
-        """Run kubectl, which must succeed; what it prints."""
+        """Run kubectl, which must succeed; return its output."""
         finished = await self.run(*arguments, stdin=stdin, seconds=seconds)
         if finished.status != 0:
             raise KubectlFailed(f"{' '.join(arguments)}: {finished}")
@@ -182,11 +182,11 @@ class Kubectl:
 
 
 class KubectlFailed(Exception):
-    """kubectl did not do what it had to."""
+    """kubectl did not do what the test expects."""
 
 
 class Finished:
-    """What a program has printed and how it ended: ``status`` is negative for a signal."""
+    """A program's output and exit status; ``status`` is negative for a signal."""
 
     def __init__(self, out: bytes, error: bytes, status: int) -> None:
         self.out = out
@@ -198,7 +198,7 @@ class Finished:
 
 
 class Running(ProcessProtocol):
-    """A program that runs: its output so far, and its input."""
+    """A running program: its output so far, and its input."""
 
     def __init__(self, reactor, command: list[str]) -> None:
         self._reactor = reactor
@@ -208,19 +208,19 @@ class Running(ProcessProtocol):
         self._ended: Deferred[int] = Deferred()
 
     def connectionMade(self) -> None:
-        """Have what it waits for processors be no part of its time."""
+        """Register it, so that the time that it waits for processors is not counted."""
         stopwatch.programs.add(self)
 
     def outReceived(self, data: bytes) -> None:
-        """Keep output."""
+        """Store output."""
         self.out += data
 
     def errReceived(self, data: bytes) -> None:
-        """Keep error output."""
+        """Store error output."""
         self.error += data
 
     def processEnded(self, reason) -> None:
-        """Report how it has ended."""
+        """Report its exit status."""
         status = reason.value.exitCode
         self._ended.callback(-reason.value.signal if status is None else status)
 
@@ -253,9 +253,9 @@ class Running(ProcessProtocol):
             await deferLater(self._reactor, 0.02)
 
     async def reported_size(self, size: str) -> re.Match | None:
-        """Ask the shell that runs for its terminal's size (``ROWS COLUMNS``); ``None`` for another.
+        """Query the terminal's size (``ROWS COLUMNS``) in the shell; ``None`` if it differs.
 
-        kubectl sends the size beside what is typed, so that the shell may get it later.
+        kubectl sends the size separately from the input, so the shell may get it later.
         """
         self.transport.write(b"stty size\n")
         try:
@@ -264,7 +264,7 @@ class Running(ProcessProtocol):
             return None
 
     async def finished(self, seconds: float = 60.0) -> Finished:
-        """Wait for the end; it is killed, and an error, when that does not come."""
+        """Wait for the end; at the timeout, kill it and raise an error."""
         alarm = Alarm(self._reactor, seconds, self.kill)
         status = await self._ended
         alarm.cancel()
@@ -276,11 +276,11 @@ class Running(ProcessProtocol):
         )
 
     def signal(self, name: str) -> None:
-        """Send a signal, as INT."""
+        """Send a signal, for example INT."""
         self.transport.signalProcess(name)
 
     def kill(self) -> None:
-        """End it at once, if it still runs."""
+        """Kill it if it still runs."""
         try:
             self.transport.signalProcess("KILL")
         except ProcessExitedAlready:

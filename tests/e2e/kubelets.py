@@ -1,7 +1,7 @@
-"""Kubelets as a test wants them: HTTP servers behind the agent that do what a script says.
+"""Scripted kubelets: HTTP servers behind the agent.
 
-They read requests with h11, which shares no code with what is tested, write whatever bytes the
-script gives them, and remember everything they have seen.
+They parse requests with h11, which shares no code with the tested parser, write the bytes that the
+script returns, and record everything that they receive.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from tests.e2e.clients import Incomplete, Peer
 HELLO = b"hello from the edge\n"
 
 KEPT = 64 * 1024
-"""How much of a body is kept as it is (bytes); the rest is counted and hashed."""
+"""The number of bytes of a body that are stored; the rest is only counted and hashed."""
 
 _LONGEST_HEAD = 1024 * 1024
 
@@ -41,7 +41,7 @@ Fields = Iterable[tuple[bytes, bytes]]
 def serving_identity(
     issuer: Identity | None, names: Iterable[str] = (), addresses: Iterable[str] = ()
 ) -> Identity:
-    """Make a kubelet's certificate; without an ``issuer`` it signs itself, as kubelets do."""
+    """Create a kubelet's certificate; without an ``issuer`` it is self-signed, as kubelets' are."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "system:node:edge")])
     alternatives = [x509.DNSName(name) for name in names]
@@ -66,23 +66,23 @@ def serving_identity(
 
 
 def response(status: int, body: bytes = b"", fields: Fields = ()) -> bytes:
-    """Write a whole response with its length."""
+    """Return a complete response with its length."""
     return response_head(status, [*fields, (b"Content-Length", b"%d" % len(body))]) + body
 
 
 def response_head(status: int, fields: Fields = ()) -> bytes:
-    """Write the head of a response."""
+    """Return the head of a response."""
     lines = b"".join(b"%b: %b\r\n" % field for field in fields)
     return b"HTTP/1.1 %d Whatever\r\n%b\r\n" % (status, lines)
 
 
 def chunk(data: bytes) -> bytes:
-    """Write one chunk of a chunked body, the last one for no data (and without trailers)."""
+    """Return one chunk of a chunked body; without data it is the last one (without trailers)."""
     return b"%x\r\n%b\r\n" % (len(data), data)
 
 
 class Request:
-    """One request as a kubelet has received it; ``fields`` keep their spelling and order."""
+    """One request as received by a kubelet; ``fields`` have their original spelling and order."""
 
     def __init__(self, connection: KubeletConnection, event: h11.Request) -> None:
         self.connection = connection
@@ -108,11 +108,11 @@ class Request:
         return self._hash.hexdigest()
 
     def values(self, name: bytes) -> list[bytes]:
-        """The values of all fields with this name."""
+        """Return the values of all fields with this name."""
         return [value for key, value in self.fields if key.lower() == name.lower()]
 
     def send(self, data: bytes) -> None:
-        """Write bytes as they are; nothing happens when the connection has gone."""
+        """Write raw bytes; do nothing if the connection is closed."""
         if self.connection.lost_reason is None:
             self.connection.transport.write(data)
 
@@ -121,10 +121,10 @@ class Request:
         self.send(response(status, body, fields))
 
     def finish_and_close(self) -> None:
-        """Close behind what has been written, as a server does that closes its connection.
+        """Close once the written data has been sent, as a server closes its connection.
 
-        What still comes is read and dropped until the other side closes: a reset would overtake
-        what has been written.
+        Further data is read and dropped until the other side closes: a reset would overtake the
+        written data.
         """
         self.connection.close()
 
@@ -133,12 +133,12 @@ class Request:
         self.connection.drop()
 
     def switch(self, peer: Peer, fields: Fields = (), early: bytes = b"") -> None:
-        """Answer 101 with ``early`` in the same write, and let ``peer`` have the connection."""
+        """Respond with 101 and ``early`` in one write, and pass the connection to ``peer``."""
         self.send(response_head(101, fields) + early)
         self.connection.hand_over(peer)
 
     def ended(self) -> Deferred[None]:
-        """Fire once the request is complete; fail if it breaks off."""
+        """Fire once the request is complete; fail if it is truncated."""
         waiter: Deferred[None] = Deferred()
         if self.complete:
             waiter.callback(None)
@@ -149,20 +149,20 @@ class Request:
         return waiter
 
     def take(self, data: bytes) -> None:
-        """Count and hash a piece of the body."""
+        """Count and hash a chunk of the body."""
         self.size += len(data)
         self._hash.update(data)
         if len(self.body) < KEPT:
             self.body += data
 
     def finish(self, trailers: Fields) -> None:
-        """The body is complete."""
+        """Record that the body is complete."""
         self.trailers = list(trailers)
         self.complete = True
         self._wake(None)
 
     def abort_body(self) -> None:
-        """The connection has gone."""
+        """Record that the connection is lost."""
         self._wake(Incomplete(f"{self.target!r}: the request broke off"))
 
     def _wake(self, error: Exception | None) -> None:
@@ -179,12 +179,12 @@ Script = Callable[[Request], Awaitable[None]]
 
 @implementer(IHandshakeListener)
 class KubeletConnection(Peer):
-    """One connection: reads requests one after the other and runs the script for each."""
+    """One connection: reads requests sequentially, and runs the script for each."""
 
     def __init__(self, kubelet: Kubelet) -> None:
         super().__init__()
         self.targets: list[bytes] = []
-        """What has been asked for on this connection."""
+        """The targets of the requests on this connection."""
         self._kubelet = kubelet
         self._parser = _parser()
         self._request: Request | None = None
@@ -194,7 +194,7 @@ class KubeletConnection(Peer):
 
     @property
     def is_secure(self) -> bool:
-        """Whether it speaks TLS."""
+        """Whether it uses TLS."""
         return self._kubelet.secure
 
     def connectionMade(self) -> None:
@@ -203,14 +203,14 @@ class KubeletConnection(Peer):
         super().connectionMade()
 
     def handshakeCompleted(self) -> None:
-        """Count the handshake, and note who has connected."""
+        """Count the handshake, and record the caller's name."""
         self._kubelet.handshakes += 1
         certificate = self.transport.getPeerCertificate()
         if certificate is not None:
             self._kubelet.callers.add(certificate.get_subject().commonName)
 
     def dataReceived(self, data: bytes) -> None:
-        """Take bytes of a request, or of whatever the connection has been switched to."""
+        """Parse bytes of a request, or pass them to the protocol of an upgrade."""
         super().dataReceived(data)
         if self._user is not None:
             self._user.dataReceived(data)
@@ -219,7 +219,7 @@ class KubeletConnection(Peer):
             self._read_on()
 
     def readConnectionLost(self) -> None:
-        """Close when the other side has, unless a protocol that was switched to knows better."""
+        """Close after the other side, unless the protocol of an upgrade handles the half-close."""
         super().readConnectionLost()
         if self._user is not None:
             self._user.readConnectionLost()
@@ -227,7 +227,7 @@ class KubeletConnection(Peer):
             self.transport.loseConnection()
 
     def connectionLost(self, reason: Failure) -> None:
-        """Notify whoever uses the connection."""
+        """Notify the users of the connection."""
         super().connectionLost(reason)
         if self._user is not None:
             self._user.connectionLost(reason)
@@ -235,7 +235,7 @@ class KubeletConnection(Peer):
             self._request.abort_body()
 
     def close(self) -> None:
-        """End this direction, then drop what comes until the other side ends its own."""
+        """Send the FIN, then drop the received data until the other side has finished."""
         self._closing = True
         if self.lost_reason is not None:
             return
@@ -245,7 +245,7 @@ class KubeletConnection(Peer):
             self.transport.loseWriteConnection()
 
     def hand_over(self, peer: Peer) -> None:
-        """Let ``peer`` have the connection, with what has come behind the request's head."""
+        """Pass the connection to ``peer``, with the data received after the request's head."""
         self._user = peer
         early, _ = self._parser.trailing_data
         peer.makeConnection(self.transport)
@@ -285,7 +285,7 @@ class KubeletConnection(Peer):
             self._next_when_done()
 
     def _next_when_done(self) -> None:
-        """Begin with the next request, once this one has been read and answered."""
+        """Start the next request once this one has been read and responded to."""
         request = self._request
         if request is None or not (request.complete and self._answered):
             return
@@ -299,10 +299,10 @@ class KubeletConnection(Peer):
 
 
 class Kubelet:
-    """A listening loopback port; with ``identity`` it speaks TLS.
+    """A listening loopback port; with ``identity`` it uses TLS.
 
-    With ``callers_authority`` it demands a client certificate of it. ``script`` is called with
-    each request, as soon as its head has come, and may be exchanged at any time.
+    With ``callers_authority`` it requires a client certificate issued by it. ``script`` is called
+    with each request as soon as its head is complete, and may be replaced at any time.
     """
 
     def __init__(
@@ -320,7 +320,7 @@ class Kubelet:
         self.connections: list[KubeletConnection] = []
         self.handshakes = 0
         self.callers: set[str] = set()
-        """The common names of the certificates that have been presented."""
+        """The common names of the presented certificates."""
         factory = Factory.forProtocol(self._accept)
         if identity is None:
             self._listener = reactor.listenTCP(port, factory, 50, address)
@@ -331,29 +331,29 @@ class Kubelet:
 
     @property
     def open(self) -> list[KubeletConnection]:
-        """The connections that have not ended."""
+        """The open connections."""
         return [each for each in self.connections if each.lost_reason is None]
 
     @property
     def received(self) -> int:
-        """How many bytes have come, on all connections."""
+        """The number of bytes received on all connections."""
         return sum(each.received for each in self.connections)
 
     def seen(self, target: bytes) -> list[Request]:
-        """The requests for this target."""
+        """Return the requests for this target."""
         return [request for request in self.requests if request.target == target]
 
     def violation(self, what: str) -> None:
-        """Note what nobody may send to a kubelet; the test fails."""
+        """Record a message that is never allowed; the test fails."""
         err(AssertionError(what), "a kubelet complains")
 
     def close_idle(self) -> None:
-        """Close every connection, as kubelets do with those that are idle for long."""
+        """Close all connections, as kubelets close idle ones."""
         for connection in self.open:
             connection.close()
 
     async def stop(self) -> None:
-        """Close the port and every connection, and wait until they have gone."""
+        """Close the port and all connections, and wait until they are closed."""
         await self._listener.stopListening()
         for connection in self.open:
             connection.drop()
@@ -366,19 +366,19 @@ class Kubelet:
 
 
 async def hello(request: Request) -> None:
-    """Answer with a greeting."""
+    """Respond with a greeting."""
     await request.ended()
     request.answer()
 
 
 async def describe(request: Request) -> None:
-    """Answer with what has come, in JSON."""
+    """Respond with a description of the request in JSON."""
     await request.ended()
     request.answer(200, json.dumps(description(request)).encode())
 
 
 def description(request: Request) -> dict:
-    """What a request was, as :func:`describe` says it."""
+    """Return the description of a request, as :func:`describe` sends it."""
     return {
         "method": request.method.decode(),
         "target": request.target.decode(),
@@ -391,7 +391,7 @@ def description(request: Request) -> dict:
 
 
 def routes(**scripts: Script) -> Script:
-    """Make a script of one for each path, which is its name behind a slash."""
+    """Return a script that selects one by path: a slash and the script's name."""
 
     async def route(request: Request) -> None:
         name = request.path.decode().removeprefix("/").replace("-", "_")

@@ -1,4 +1,4 @@
-"""What programs hold, before a fault and after it: the one look for leaks that tests share."""
+"""The check for leaks that tests share: the resources of programs before a fault and after it."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from tests.e2e.programs import MEBIBYTE, Program, Tunnel, max_growth
 from tests.e2e.support import EndToEndTestCase
 
 TIMEOUT = 20.0
-"""Seconds in which everything has to be given back on a busy machine."""
+"""Seconds within which all resources must be released on a busy machine."""
 
 TRANSIENT_CALLS = {
     "yurttunnel.http.deadlines.Deadlines._check": 6,
     "yurttunnel.agent.client.ServerClient._attempt_connection": 1,
 }
-"""Delayed calls that are no leak, and the most of each. Each class of deadlines shares a timer:
-once armed it stays so for its time, 10 s and more, also when nothing waits any more. An agent
-tries again for as long as the server that a test has stopped is away."""
+"""Delayed calls that are no leak, and their maximum numbers. Each class of deadlines shares a
+timer: once started it runs for its whole time, 10 s and more, even when nothing waits any more. An
+agent retries for as long as the server that a test has stopped is down."""
 
 RUNNING_LOOPS = {"yurttunnel.ops.reconciler.Reconciler._pause_is_over": 1}
-"""Delayed calls of which so many more are no leak: one loop that writes or reads a file may be at
-work at each of the first looks, where the disk is busy, and pause at the last."""
+"""Delayed calls of which that many more are no leak: on a busy disk, a loop that writes or reads a
+file may be running at each of the first samples, and pausing at the last one."""
 
 INITIAL_SAMPLES = 3
-"""What is to be called is looked at so often before the test: a loop that works at one look pauses
-at the next."""
+"""The number of samples of delayed calls before the test: a loop that runs at one sample pauses at
+the next."""
 
 
 @dataclass(frozen=True, slots=True)
 class ResourceCounts:
-    """What a program counts of its own, and what the kernel counts; of nothing may stay more."""
+    """The counts of a program and of the kernel, none of which may have grown."""
 
     descriptors: int
     threads: int
-    """Without those of the reactor's pool: they stay, as many as lookups were made at a time."""
+    """The threads outside the reactor's pool, which keeps a thread for each concurrent lookup."""
     readers: int
     writers: int
     streams: int
     kept_bytes: int
-    """What is kept of streams, by the budget of memory."""
+    """The buffered bytes of streams, by the memory budget."""
 
     delayed_calls: Counter[str]
-    """How often each function is to be called by the reactor."""
+    """The number of the reactor's delayed calls of each function."""
 
     def growth_since(self, before: ResourceCounts) -> dict[str, str]:
-        """Return what is more than it was, by name."""
+        """Return the counts that have grown, by name."""
         old, new = before.counts(), self.counts()
         old |= Counter(TRANSIENT_CALLS)
         old += Counter(RUNNING_LOOPS)
         return {name: f"{old[name]} -> {new[name]}" for name in new if new[name] > old[name]}
 
     def counts(self) -> Counter[str]:
-        """Return everything that is counted, the delayed calls by function."""
+        """Return all counts, the delayed calls by function."""
         names = ("descriptors", "threads", "readers", "writers", "streams", "kept_bytes")
         return self.delayed_calls + Counter({name: getattr(self, name) for name in names})
 
 
 async def resource_counts(program: Program) -> ResourceCounts:
-    """Count what a program that runs holds now, the page that is asked for included."""
+    """Count the resources of a running program, including the connection of the requested page."""
     stats = json.loads(await page(program, "/debug/reactor"))
     stacks = await page(program, "/debug/stacks")
     prefix = program.arguments[0].replace("-", "_")
-    # It closes the connection of a page behind its client.
+    # It closes the connection of a page after its client.
     await deferLater(reactor, 0.02)
     return ResourceCounts(
         descriptors=len(program.descriptors()),
@@ -81,7 +81,7 @@ async def resource_counts(program: Program) -> ResourceCounts:
 
 
 async def page(program: Program, path: str) -> str:
-    """Fetch one of its pages, which must be there."""
+    """Fetch one of its pages, which must exist."""
     status, body = await program.get(path)
     if status != 200:
         raise program.failed(f"{path} answered {status}: {body}")
@@ -103,31 +103,31 @@ class _Watched:
 
 
 class LeakTestCase(EndToEndTestCase):
-    """When a test ends, the programs that it has watched hold no more than they did.
+    """A test case that checks the watched programs for leaks at its end.
 
-    A program that was killed is not looked at: the process that comes after it holds nothing of
-    it. What is looked at then is the other end, which has lived through it.
+    A killed program is not checked, because its successor is a new process. The other end, which
+    survives, is checked.
     """
 
     async def setUp(self) -> None:
-        """Watch nothing yet."""
+        """Start without watched programs."""
         await super().setUp()
         self._watched: dict[Program, _Watched] = {}
 
     async def start_tunnel(self, **options) -> Tunnel:
-        """Start a tunnel, both ends of which are watched."""
+        """Start a tunnel, and watch both ends."""
         tunnel = await super().start_tunnel(**options)
         await self.watch(tunnel.server, tunnel.agent)
         return tunnel
 
     async def watch(self, *programs: Program, streams: int = 8) -> None:
-        """Note what programs hold that have nothing to do; they must not hold more in the end.
+        """Record the resources of idle programs, which must not have grown at the end of the test.
 
-        Their memory may have grown by what so many ``streams`` at a time take. The last look at a
-        program counts, and none when it has been killed since.
+        Their memory may have grown by the needs of that many concurrent ``streams``. A later call
+        for a program replaces an earlier one, and a killed program is not checked.
         """
         if not self._watched:
-            # Cleanups run the last one first: clients and targets have ended by then, programs run.
+            # Cleanups run in reverse order: clients and targets have ended, and programs still run.
             self.addCleanup(self.assert_no_leaks)
         for program in programs:
             before = await resource_counts(program)
@@ -139,7 +139,7 @@ class LeakTestCase(EndToEndTestCase):
             self._watched[program] = _Watched(program.pid, before, program.resident(), streams)
 
     async def assert_no_leaks(self) -> None:
-        """Require that what is watched, and still runs, holds no more than it did."""
+        """Require that no watched program that still runs holds more than before."""
         for program, watched in self._watched.items():
             if not program.running or program.pid != watched.pid:
                 continue

@@ -1,7 +1,7 @@
-"""Commands in a pod, in a process of its own: ``many_execs.py KUBECONFIG POD COUNT WORKERS``.
+"""Many commands in a pod, from one process: ``many_execs.py KUBECONFIG POD COUNT WORKERS``.
 
-The client of the ``kubernetes`` package begins a command in milliseconds, where a kubectl needs a
-tenth of a second of the processor. It uses WebSocket. What fails is told, and is the exit status.
+The client of the ``kubernetes`` package starts a command in milliseconds, while kubectl needs 0.1 s
+of processor time. It uses WebSocket. Failures are printed, and determine the exit status.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kubernetes.stream import stream
 
 
 def work(api: client.CoreV1Api, pod: str, numbers: Iterator[int], failed: list[str]) -> None:
-    """Have the pod say one number after the other."""
+    """Let the pod print one number after the other."""
     for number in numbers:
         try:
             said = stream(
@@ -26,7 +26,7 @@ def work(api: client.CoreV1Api, pod: str, numbers: Iterator[int], failed: list[s
                 stderr=True,
             )
         except Exception as error:
-            # An ``ApiException`` has what went wrong only in its text.
+            # An ``ApiException`` has the reason only in its text.
             failed.append(f"{number}: {error!r} {error}")
             return
         if said != f"number {number}\n":
@@ -37,9 +37,9 @@ def main(kubeconfig: str, pod: str, count: str, workers: str) -> int:
     """Run ``count`` commands by ``workers`` threads."""
     failed: list[str] = []
     numbers = iter(range(int(count)))
-    # A client for each, since a stream changes how a client asks. They are made one after another:
-    # what one reads of the file's certificates is taken by the others from a temporary file that is
-    # known by its name before its content is written (``kubernetes.config.kube_config``).
+    # Each thread has its own client, because a stream changes its client's request function.
+    # Clients are created sequentially: they share temporary files of the certificates, whose
+    # names are known before their content is written (``kubernetes.config.kube_config``).
     clients = [config.new_client_from_config(kubeconfig) for _ in range(int(workers))]
     threads = [
         Thread(target=work, args=(client.CoreV1Api(one), pod, numbers, failed)) for one in clients

@@ -1,4 +1,4 @@
-"""The two programs as real processes: started, watched and stopped."""
+"""The two programs as real processes."""
 
 from __future__ import annotations
 
@@ -23,51 +23,52 @@ from tests.e2e.stopwatch import Deadline, within
 ROOT = Path(__file__).resolve().parents[2]
 
 READY_SECONDS = 20.0
-"""How long a program may take to be ready on a busy machine; on an idle one it is below 1 s."""
+"""The timeout for a program to become ready on a busy machine; an idle one takes less than 1 s."""
 
 SHELL_READY_SECONDS = 60.0
-"""The same of one that is typed at a shell: what it waits for a processor is not known here."""
+"""The same for a program started from a shell, whose wait for processors is not measured."""
 
 STOP_SECONDS = 10.0
-"""How long a program may take from SIGTERM to its end, beyond its --drain-timeout."""
+"""The time from SIGTERM to a program's end, beyond its --drain-timeout."""
 
 UNLIMITED_DRAIN = 120.0
-"""A --drain-timeout of programs that end with their last stream, however busy the machine is."""
+"""The --drain-timeout of programs that should end with their last stream, on a busy machine too."""
 
 MEBIBYTE = 1024 * 1024
 
 WINDOWS = 24 * MEBIBYTE
-"""What the windows of a session's streams grow to together: half of its budget, which is 3/4 of
-the session's window of 64 MiB (docs/protocol.md, section 6). The other half is for new ones."""
+"""The maximum total of the grown windows of a session's streams: half of its budget, which is 3/4
+of the session's window of 64 MiB (docs/protocol.md, section 6). The other half is for new ones."""
 
 UNACKNOWLEDGED = 16 * MEBIBYTE
-"""What a session keeps at most of what the other end has not acknowledged (section 8)."""
+"""The maximum of a session's unacknowledged data (section 8)."""
 
 FIRST_WINDOW = 64 * 1024
-"""The window of a stream that has not grown."""
+"""The initial window of a stream."""
 
 SOURCE_BUFFER = 128 * 1024
-"""What waits of one stream beside its window: 64 KiB until its source is paused, and one read."""
+"""The buffer of a stream beside its window: 64 KiB until its source is paused, and one read."""
 
 OTHER_GROWTH = 16 * MEBIBYTE
 """Growth of a process that is not buffers of streams: allocator, TLS, lazily imported modules."""
 
 
 def max_growth(streams: int) -> int:
-    """Bytes by which a process may grow while one session has so many streams, stalled or not."""
+    """Return the bytes by which a process may grow with that many streams, stalled or not."""
     windows = min(WINDOWS + streams * FIRST_WINDOW, 2 * WINDOWS)
     return windows + UNACKNOWLEDGED + streams * SOURCE_BUFFER + OTHER_GROWTH
 
 
 class ProgramFailed(Exception):
-    """A program did not do what a test needs; carries the end of its log."""
+    """A program did not do what a test needs; the text includes the end of its log."""
 
 
 class Program:
     """One ``twist`` command.
 
-    ``arguments`` begin with the command's name, ``log_path`` gets standard output and error,
-    ``prefix`` is put before the interpreter (``setpriv ...``). The meta port is on ``meta_host``.
+    ``arguments`` begin with the command's name, ``log_path`` is the file for standard output and
+    error, and ``prefix`` a command that starts the interpreter (``setpriv ...``). The meta port is
+    on ``meta_host``.
     """
 
     def __init__(
@@ -91,28 +92,28 @@ class Program:
         self._started = 0.0
 
     def run_under(self, *prefix: str) -> None:
-        """Put a program before it that becomes it, such as ``unshare``."""
+        """Start it by a program that executes it, such as ``unshare``."""
         self._prefix = prefix
 
     def prepend_path(self, directory: Path) -> None:
-        """Have it look there first for the programs that it starts."""
+        """Prepend a directory to its PATH."""
         self._environment["PATH"] = f"{directory}:{os.environ['PATH']}"
 
     def disable_fork_server(self) -> None:
-        """Have it import what it needs, and have its own command line, as a user's does."""
+        """Start a new interpreter, with its own imports and command line."""
         self.run_under("env")
 
     def use_pod_limits(self) -> None:
-        """Have a soft limit of open files far below the hard one, as container runtimes do."""
+        """Set a soft limit of open files far below the hard limit, as container runtimes do."""
         self.run_under("sh", "-c", 'ulimit -Sn 256; exec "$0" "$@"')
 
     def use_yurttunnel_command(self) -> None:
-        """Have it run by the command ``yurttunnel`` instead of ``twist``."""
+        """Run it by the command ``yurttunnel`` instead of ``twist``."""
         self._module = "yurttunnel.cli"
         self.arguments[0] = self.arguments[0].removeprefix("yurttunnel-").removeprefix("yurt")
 
     def start(self) -> None:
-        """Start the process; its working directory is not the checkout."""
+        """Start the process, with a working directory outside the checkout."""
         environment = {
             **os.environ,
             "PYTHONPATH": str(ROOT),
@@ -120,7 +121,7 @@ class Program:
             "PYTHONFAULTHANDLER": "1",
             **self._environment,
         }
-        # Who installs it has its modules compiled by the second start.
+        # In an installation the modules are compiled from the second start on.
         environment.pop("PYTHONDONTWRITEBYTECODE", None)
         directory = os.path.dirname(self.log_path)
         command = [self._module, *self.arguments]
@@ -152,19 +153,19 @@ class Program:
 
     @property
     def log(self) -> str:
-        """Everything the program has written so far."""
+        """The program's output so far."""
         try:
             return Path(self.log_path).read_text("utf-8", "replace")
         except FileNotFoundError:
             return ""
 
     def failed(self, what: str) -> ProgramFailed:
-        """An exception that says ``what`` and shows the end of the log."""
+        """Return an exception with the text ``what`` and the end of the log."""
         end = self.log[-4000:]
         return ProgramFailed(f"{' '.join(self.arguments)}: {what}\n--- end of its log\n{end}")
 
     async def ready(self, seconds: float = READY_SECONDS) -> float:
-        """Wait until ``/readyz`` answers 200; the seconds since the start."""
+        """Wait until the status of ``/readyz`` is 200; return the seconds since the start."""
         deadline = Deadline(self._reactor, seconds)
         answer = "no answer"
         while not deadline.passed:
@@ -180,7 +181,7 @@ class Program:
         raise self.failed(f"not ready after {seconds} s: {answer}")
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Fetch a page of the meta server: status and body."""
+        """Fetch a page of the meta server; return status and body."""
         page = _Page(path)
         endpoint = TCP4ClientEndpoint(self._reactor, self.meta_host, self.meta_port)
         await endpoint.connect(Factory.forProtocol(lambda: page))
@@ -195,14 +196,14 @@ class Program:
             await deferLater(self._reactor, 0.02)
 
     async def agents(self) -> list[dict]:
-        """The entries of ``/agents``."""
+        """Return the entries of ``/agents``."""
         status, body = await self.get("/agents")
         if status != 200:
             raise self.failed(f"/agents answered {status}: {body}")
         return json.loads(body)
 
     async def metric(self, name: str, **labels: str) -> float:
-        """The sum of the samples with this name and these labels; 0 without any."""
+        """Return the sum of the samples with this name and these labels; 0 without any."""
         status, body = await self.get("/metrics")
         if status != 200:
             raise self.failed(f"/metrics answered {status}: {body}")
@@ -217,7 +218,7 @@ class Program:
         return total
 
     async def ended(self, seconds: float) -> int:
-        """Wait until the process has ended; its exit status, negative for a signal."""
+        """Wait until the process has ended; return its exit status, negative for a signal."""
         assert self._process is not None
         deadline = Deadline(self._reactor, seconds)
         while self._process.poll() is None:
@@ -232,7 +233,7 @@ class Program:
             os.kill(self.pid, number)
 
     async def stop(self, seconds: float = STOP_SECONDS) -> int:
-        """Send SIGTERM and wait for the end; SIGKILL, and an error, when it does not come."""
+        """Send SIGTERM, and wait for the end; at the timeout, send SIGKILL and raise an error."""
         self.signal(signal.SIGTERM)
         try:
             return await self.ended(seconds)
@@ -241,13 +242,13 @@ class Program:
             raise
 
     def kill(self) -> None:
-        """End the process at once."""
+        """Kill the process."""
         self.signal(signal.SIGKILL)
         if self._process is not None:
             self._process.wait(STOP_SECONDS)
 
     def descriptors(self) -> dict[str, str]:
-        """The open descriptors of the process: number and what it leads to."""
+        """Return the open descriptors of the process: the number, and the target of the link."""
         directory = f"/proc/{self.pid}/fd"
         found = {}
         for number in os.listdir(directory):
@@ -258,23 +259,23 @@ class Program:
         return found
 
     def threads(self) -> int:
-        """How many threads the process has."""
+        """Return the number of threads."""
         return len(os.listdir(f"/proc/{self.pid}/task"))
 
     def waited(self) -> float:
-        """The seconds for which the process had no processor, as others had it."""
+        """Return the seconds for which the process waited for a processor."""
         return stopwatch.waited(self.pid)
 
     def resident(self) -> int:
-        """The resident memory of the process in bytes."""
+        """Return the resident memory of the process in bytes."""
         fields = Path(f"/proc/{self.pid}/statm").read_text().split()
         return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
 
     def forbidden_log_lines(self) -> list[str]:
-        """Lines of the log that no program may write, whatever is done to it."""
+        """Return lines of the log that no program may ever write."""
         marks = ("Traceback (most recent", "Unhandled", "Unexpected error", "Fatal Python error")
         marks += ("ResourceWarning", "DeprecationWarning")
-        # "sys:1:" is what the interpreter says of itself while it ends.
+        # "sys:1:" is the prefix of the interpreter's own warnings at its end.
         return [
             line
             for line in self.log.splitlines()
@@ -309,7 +310,7 @@ class _Page(Protocol):
 
 
 class Server(Program):
-    """``twist yurttunnel-server --standalone`` with every port chosen free."""
+    """``twist yurttunnel-server --standalone`` on free ports."""
 
     def __init__(
         self, reactor, directory: str, *, extra: tuple[str, ...] = (), drain: float | None = 2,
@@ -338,7 +339,7 @@ class Server(Program):
 
     @property
     def token_path(self) -> str:
-        """Where the server leaves the join token."""
+        """The path of the server's join token."""
         return os.path.join(self.state, "join-token")
 
 
@@ -371,8 +372,8 @@ class Agent(Program):
 class Tunnel:
     """A server and one agent, node ``edge-1`` with the address 127.0.0.1.
 
-    ``forwards`` are targets' ports, each gets a forward (:attr:`forward_ports`, same order);
-    ``proxied`` is called with the server's agent port and gives the port the agent shall dial.
+    ``forwards`` are targets' ports, each of which gets a forward (:attr:`forward_ports`, in the
+    same order); ``proxied`` is called with the server's agent port, and returns the port to dial.
     """
 
     def __init__(
@@ -404,7 +405,7 @@ class Tunnel:
         return self.server.socket_path
 
     async def start(self) -> None:
-        """Start both and wait until each says that it is ready."""
+        """Start both, and wait until they are ready."""
         self.server.start()
         await self.server.ready()
         self.agent.start()
@@ -412,7 +413,7 @@ class Tunnel:
         await self.server.wait_for_agent()
 
     def another_agent(self, **options) -> Agent:
-        """Prepare a further agent of this server; it is stopped and checked with the rest."""
+        """Prepare another agent of this server; it is stopped and checked with the others."""
         options.setdefault("server_port", self.server.agent_port)
         options.setdefault("token_path", self.server.token_path)
         agent = Agent(self._reactor, self._directory, **options)
@@ -420,15 +421,15 @@ class Tunnel:
         return agent
 
     def another_server(self, **options) -> Server:
-        """Prepare a further server; it is stopped and checked with the rest."""
+        """Prepare another server; it is stopped and checked with the others."""
         server = Server(self._reactor, self._directory, **options)
         self.others.append(server)
         return server
 
     def successor(self) -> Program:
-        """Prepare a further process with the server's command line, state and ports.
+        """Prepare another process with the server's command line, state and ports.
 
-        Only the meta port is another one: the old process shows there how it drains.
+        Only the meta port differs, because the old process still serves its own while it drains.
         """
         server = self.server
         meta_port = free_ports.take()
@@ -439,11 +440,11 @@ class Tunnel:
         return successor
 
     async def has_no_stream(self) -> bool:
-        """Return whether the server knows of none."""
+        """Return whether the server reports no stream."""
         return await self.server.metric("yurttunnel_server_open_streams") == 0
 
     async def stop_and_check(self) -> None:
-        """Stop what still runs, and require a clean end and a log without complaints."""
+        """Stop the running programs, and require clean exits and logs without forbidden lines."""
         problems = []
         for program in (*self.others, self.agent, self.server):
             if program.running:

@@ -1,4 +1,4 @@
-"""Turns between the processes of one test run: what measures runs alone, or with its like."""
+"""Coordination of the processes of a test run: measuring tests run alone, or with each other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from contextlib import contextmanager
 
 
 class Concurrency(enum.Enum):
-    """Who may run at the same time."""
+    """Which other tests may run at the same time."""
 
     SHARED = "any number of these"
     MEASURING = "these too: they measure, and leave each other time, but bear no other tests"
@@ -20,9 +20,9 @@ class Concurrency(enum.Enum):
 
 @contextmanager
 def acquire_slot(kind: Concurrency) -> Iterator[None]:
-    """Wait until this test may run, without an end: whoever has its turn has a deadline.
+    """Wait until this test may run, without a timeout: each running test has a deadline.
 
-    Whoever waits holds the gate, so that a test that wants to be alone is not overtaken for ever.
+    A waiting test holds the lock "gate", so that an exclusive test is not starved.
     """
     with _lock("turn") as own:
         with _lock("gate") as gate:
@@ -34,7 +34,7 @@ def acquire_slot(kind: Concurrency) -> Iterator[None]:
 def _take(own, kind: Concurrency) -> None:
     """Lock the byte of this process, or all bytes.
 
-    Those are locks of POSIX, by process: the file must not be open a second time in this one.
+    These are POSIX locks, which belong to the process: it must not open the file a second time.
     """
     if kind is Concurrency.SHARED:
         fcntl.lockf(own, fcntl.LOCK_EX, 1, os.getpid())

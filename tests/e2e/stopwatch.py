@@ -1,7 +1,7 @@
-"""Time that programs had: when others had the processors does not count.
+"""Time for which programs could run: waiting for processors does not count.
 
-A bound of a second holds for a program that runs; beside whatever else is on the machine it may
-not have had any of that second.
+A limit of a second is meant for a program that runs. On a busy machine it may not get a processor
+within that second.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from twisted.internet.interfaces import IReactorTime
 
 
 class Measured(Protocol):
-    """A program whose time is measured."""
+    """A program whose waiting time is measured."""
 
     @property
     def running(self) -> bool:
@@ -32,41 +32,41 @@ class Measured(Protocol):
 
 
 programs: WeakSet[Measured] = WeakSet()
-"""Those that were started, beside the process of the tests."""
+"""The started programs, in addition to the process of the tests."""
 
 
 def waited(pid: int) -> float:
-    """The seconds for which the threads of a process had no processor, as others had it.
+    """Return the seconds for which the threads of a process waited for a processor.
 
-    Those of threads that have ended are not known any more.
+    Threads that have ended are not included.
     """
     return sum(seconds for _, seconds in cpu_wait_by_thread(pid))
 
 
 def cpu_wait_by_thread(pid: int) -> Iterator[tuple[str, float]]:
-    """Yield for each thread of a process, by its id, how long it had no processor.
+    """Yield the id of each thread of a process, and how long it waited for a processor.
 
     The second field of ``schedstat`` (Documentation/scheduler/sched-stats.rst), in nanoseconds.
     """
     with contextlib.suppress(FileNotFoundError, ProcessLookupError):
         for thread in os.listdir(f"/proc/{pid}/task"):
-            # It may have ended meanwhile.
+            # The thread may have ended meanwhile.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
                 fields = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()
                 yield thread, int(fields[1]) / 1e9
 
 
 def stolen() -> float:
-    """The seconds for which processors of this machine were others', all added up.
+    """Return the total seconds for which the hypervisor ran others on this machine's processors.
 
-    ``steal`` of proc(5), of the first line of ``/proc/stat``.
+    This is ``steal`` in the first line of ``/proc/stat`` (proc(5)).
     """
     fields = Path("/proc/stat").read_text().split(maxsplit=9)
     return int(fields[8]) / os.sysconf("SC_CLK_TCK")
 
 
 class Stopwatch:
-    """Runs from now on, but while this process or a program waits for a processor."""
+    """A stopwatch that stops while this process or a program waits for a processor."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
@@ -76,13 +76,13 @@ class Stopwatch:
         self._stolen_before = stolen()
 
     def seconds(self) -> float:
-        """The seconds since it was started."""
+        """Return the seconds since its creation."""
         return self._clock.seconds() - self._began - self.waited()
 
     def waited(self) -> float:
-        """The seconds for which they have waited meanwhile, all added up, with what was stolen.
+        """Return the total seconds for which they have waited since then, plus stolen time.
 
-        What threads and programs that have ended waited counts up to when this was asked before.
+        Threads and programs that have ended count up to the previous call.
         """
         self._now.update(_all_waited())
         waited = sum(now - self._before.get(thread, 0.0) for thread, now in self._now.items())
@@ -90,7 +90,7 @@ class Stopwatch:
 
 
 class Deadline:
-    """A number of seconds from now on, in which this process and programs could run."""
+    """A deadline in seconds from now, not counting time in which the programs could not run."""
 
     def __init__(self, clock: IReactorTime, seconds: float) -> None:
         self._clock = clock
@@ -100,13 +100,13 @@ class Deadline:
 
     @property
     def passed(self) -> bool:
-        """Whether they are over; it is only looked at who has waited once they could be."""
+        """Whether the deadline has passed; waiting times are read only once it may have."""
         by_the_clock = self._clock.seconds() - self._began
         return by_the_clock > self._seconds and self._watch.seconds() > self._seconds
 
 
 class Alarm:
-    """Calls ``ring`` once programs could run for some seconds, unless it is cancelled before."""
+    """Calls ``ring`` once programs could run for some seconds, unless it is canceled before."""
 
     def __init__(self, clock: IReactorTime, seconds: float, ring: Callable[[], object]) -> None:
         self._clock = clock
@@ -117,7 +117,7 @@ class Alarm:
         self.has_rung = False
 
     def cancel(self) -> None:
-        """Leave it; it may have rung already."""
+        """Cancel it; it may have rung already."""
         if self._timer.active():
             self._timer.cancel()
 
@@ -131,12 +131,13 @@ class Alarm:
 
 
 class DeadlineExceeded(Exception):
-    """Something took longer than it may."""
+    """Something exceeded its deadline."""
 
 
 async def within(clock: IReactorTime, seconds: float, awaitable):
-    """Return the result of ``awaitable``, which is cancelled after ``seconds`` in which programs
-    could run; raises :class:`DeadlineExceeded` then.
+    """Return the result of ``awaitable``.
+
+    After ``seconds`` in which programs could run, cancel it and raise :class:`DeadlineExceeded`.
     """
     if hasattr(awaitable, "send"):
         awaitable = Deferred.fromCoroutine(awaitable)

@@ -24,41 +24,41 @@ CONCURRENCY = {
     "tests.e2e.alone.quiet.": Concurrency.MEASURING,
     "tests.e2e.alone.": Concurrency.EXCLUSIVE,
 }
-"""Of the modules that begin so, whose tests measure; the first one that fits counts. Those of all
-others run beside each other."""
+"""The concurrency of tests that measure, by prefix of the module's name; the first match applies.
+All other tests are shared."""
 
 POLL_FRACTION = 0.05
-"""The part of the time that was waited after which a page is asked for again."""
+"""The interval between two polls, as a fraction of the time waited so far."""
 
 MAX_POLL_INTERVAL = 0.2
-"""Seconds between two looks at a page at the most."""
+"""The maximum interval between two polls in seconds."""
 
 
 def copy_state(source: str, target: str) -> None:
-    """Copy a state directory that is in use, without what belongs to its process alone."""
+    """Copy a state directory in use, without the files that belong to its process."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.sock", ".lock", ".new-*"))
 
 
 class EndToEndTestCase(TestCase):
-    """A test case with programs, clients, targets and faults, which it takes away again."""
+    """A test case with programs, clients, targets and faults, which it cleans up."""
 
     timeout = 600
-    """Seconds after which a test hangs: trial counts those without a processor, on any machine."""
+    """Seconds after which trial aborts a test, including time without a processor."""
 
     def run(self, result) -> None:
-        """Wait for the test's turn first: it is no part of the time that a test has."""
+        """Wait for the test's slot, before the timeout starts."""
         module = type(self).__module__
         kinds = (kind for package, kind in CONCURRENCY.items() if module.startswith(package))
         with acquire_slot(next(kinds, Concurrency.SHARED)):
             super().run(result)
 
     async def setUp(self) -> None:
-        """Make a directory with a short name: the path of a Unix socket has 107 bytes."""
+        """Create a directory with a short name: the path of a Unix socket has at most 107 bytes."""
         self.directory = tempfile.mkdtemp(prefix="yurttunnel-")
         self.addCleanup(self._keep_logs)
 
     def _keep_logs(self) -> None:
-        """Keep the logs in trial's directory, where they can be read after a failure."""
+        """Copy the logs to trial's directory, where they can be read after a failure."""
         kept = self.mktemp()
         os.makedirs(kept)
         for name in os.listdir(self.directory):
@@ -67,13 +67,13 @@ class EndToEndTestCase(TestCase):
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def start_tunnel(self, **options) -> Tunnel:
-        """Start a server and an agent and wait until both are ready."""
+        """Start a server and an agent, and wait until both are ready."""
         tunnel = self.make_tunnel(**options)
         await tunnel.start()
         return tunnel
 
     def make_tunnel(self, **options) -> Tunnel:
-        """Prepare a server and an agent that are stopped, and checked, when the test ends."""
+        """Prepare a server and an agent that are stopped and checked at the end of the test."""
         tunnel = Tunnel(reactor, self.directory, **options)
         self.addCleanup(self._end, tunnel)
         return tunnel
@@ -82,13 +82,13 @@ class EndToEndTestCase(TestCase):
         return Deferred.fromCoroutine(tunnel.stop_and_check())
 
     def listen(self, build, port: int = 0, address: str = "127.0.0.1") -> Target:
-        """Start a target; it ends with the test."""
+        """Start a target; it is stopped at the end of the test."""
         target = Target(reactor, build, port, address)
         self.addCleanup(lambda: Deferred.fromCoroutine(target.stop()))
         return target
 
     def fault_proxy(self, target_port: int) -> FaultProxy:
-        """Start a proxy in front of a loopback port; it ends with the test."""
+        """Start a proxy for a loopback port; it is stopped at the end of the test."""
         proxy = FaultProxy(reactor, target_port)
         proxy.start()
         self.addCleanup(lambda: Deferred.fromCoroutine(self._stop_proxy(proxy)))
@@ -101,20 +101,20 @@ class EndToEndTestCase(TestCase):
     async def connect(
         self, tunnel: Tunnel, authority: str, peer: Peer, headers=None, early: bytes = b""
     ) -> ConnectAnswer:
-        """Ask the server's CONNECT socket for ``authority``; the peer ends with the test."""
+        """Send CONNECT to the server's socket; the peer is closed at the end of the test."""
         endpoint = UNIXClientEndpoint(reactor, tunnel.socket_path)
         answer = await connect(endpoint, authority, peer, headers, early)
         self._end_peer_with_test(peer)
         return answer
 
     async def connected(self, tunnel: Tunnel, target: Target, peer: Peer) -> Peer:
-        """Connect ``peer`` to the target through the CONNECT socket; fail unless it is a 200."""
+        """Connect ``peer`` to the target through the CONNECT socket; require status 200."""
         answer = await self.connect(tunnel, f"127.0.0.1:{target.port}", peer)
         self.assertEqual(answer.status, 200, answer.body)
         return peer
 
     async def dial(self, port: int, peer: Peer, source: str = "127.0.0.1") -> Peer:
-        """Connect ``peer`` to a loopback port from an address; it ends with the test."""
+        """Connect ``peer`` to a loopback port from an address; it is closed with the test."""
         endpoint = TCP4ClientEndpoint(reactor, "127.0.0.1", port, bindAddress=(source, 0))
         await connect_directly(endpoint, peer)
         self._end_peer_with_test(peer)
@@ -132,17 +132,17 @@ class EndToEndTestCase(TestCase):
     async def run_command(
         self, *command: str, standard_input: bytes | None = None
     ) -> tuple[bytes, bytes, int]:
-        """Run a program to its end; standard output, standard error and exit status."""
+        """Run a program; return standard output, standard error and exit status."""
         path = which(command[0])
         extra = {} if standard_input is None else {"stdinBytes": standard_input}
         return await getProcessOutputAndValue(path, command[1:], reactor=reactor, **extra)
 
     async def eventually(self, condition, what: str, seconds: float = 10.0, interval: float = 0.02):
-        """Wait until ``condition()`` (or what it awaits) is true; fail after ``seconds``, in
+        """Wait until ``condition()`` (or its awaited result) is true; fail after ``seconds`` in
         which programs could run (`Stopwatch`).
 
-        It is asked every ``interval``; what it awaits mostly asks a program for a page, so that
-        is done less often the longer it takes (`POLL_FRACTION`, `MAX_POLL_INTERVAL`).
+        It is called every ``interval``. Awaitables mostly fetch a page of a program, so they are
+        polled less often the longer it takes (`POLL_FRACTION`, `MAX_POLL_INTERVAL`).
         """
         began, deadline = reactor.seconds(), Deadline(reactor, seconds)
         while True:
@@ -161,7 +161,7 @@ class EndToEndTestCase(TestCase):
     async def descriptors_return(
         self, program: Program, before: dict[str, str], seconds: float = 20
     ) -> None:
-        """Require that the program has no more descriptors than before."""
+        """Wait until the program has no more descriptors than before."""
         await self.eventually(
             lambda: len(program.descriptors()) <= len(before),
             f"the descriptors are back to {len(before)}",
@@ -169,21 +169,21 @@ class EndToEndTestCase(TestCase):
         )
 
     async def pause(self, seconds: float) -> None:
-        """Let load run for a time that is part of what is measured."""
+        """Let load run for a time that is part of the measurement."""
         await deferLater(reactor, seconds)
 
     async def assert_disconnects(self, port: int) -> None:
-        """Require that a forward ends a connection without an answer."""
+        """Require that a forward closes a connection without sending data."""
         try:
             client = await self.dial(port, RequestClient(b"anybody?"))
         except ConnectError:
-            return  # The reset can be there before the client knows that it is connected.
+            return  # The reset may arrive before the client notices that it is connected.
         await self.within(5, client.when_lost(), "the connection ends")
         self.assertEqual(client.answer, b"")
 
     async def within(self, seconds: float, awaitable, what: str):
-        """The result of ``awaitable``; the test fails if it takes longer than ``seconds``, in
-        which programs could run (`Stopwatch`).
+        """Return the result of ``awaitable``; fail if it takes longer than ``seconds`` in which
+        programs could run (`Stopwatch`).
         """
         try:
             return await within(reactor, seconds, awaitable)
@@ -192,10 +192,10 @@ class EndToEndTestCase(TestCase):
 
 
 class TwistedTransports(EndToEndTestCase):
-    """Mixed into a test case: its tests run over Twisted's own transports."""
+    """A mixin for test cases: their tests use Twisted's own transports."""
 
     def make_tunnel(self, server_extra=(), agent_extra=(), **options) -> Tunnel:
-        """Choose them on both sides."""
+        """Select them on both sides."""
         return super().make_tunnel(
             server_extra=(*server_extra, "--transport", "twisted"),
             agent_extra=(*agent_extra, "--transport", "twisted"),
@@ -204,7 +204,7 @@ class TwistedTransports(EndToEndTestCase):
 
 
 def which(program: str) -> str:
-    """The path of a program; the test is skipped, with the reason, when it is missing."""
+    """Return the path of a program; skip the test, with the reason, if it is missing."""
     path = shutil.which(program)
     if path is None:
         raise SkipTest(f"{program} is not installed")

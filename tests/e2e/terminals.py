@@ -1,4 +1,4 @@
-"""A shell at which somebody sits: commands are typed, and what they print is read."""
+"""An interactive shell: commands are typed, and their output is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ _READ = 65536
 class Terminal:
     """A shell whose standard input and output are a terminal; its standard error is a log.
 
-    It lives where it is made (:meth:`~tests.e2e.network.namespaces.Namespace.inside`).
+    It runs in the network namespace in which it is created
+    (:meth:`~tests.e2e.network.namespaces.Namespace.inside`).
     """
 
     def __init__(
@@ -43,32 +44,32 @@ class Terminal:
             os.close(theirs)
 
     def type(self, line: str) -> None:
-        """Type a command; what is typed is on the screen, too."""
+        """Type a command, which is echoed to the screen."""
         os.write(self._own, f"{line}\n".encode())
 
     def screen(self) -> str:
-        """Return all that was on the screen up to now."""
+        """Return everything that has been on the screen so far."""
         try:
             while data := os.read(self._own, _READ):
                 self._said += data.decode("utf-8", "replace").replace("\r\n", "\n")
         except BlockingIOError:
             pass
         except OSError:
-            pass  # EIO: nobody has the other end any more.
+            pass  # EIO: the other end is closed.
         return self._said
 
     def find_line(self, pattern: str) -> str:
-        """Return the first line on the screen that matches, as it is copied; empty without one."""
+        """Return the first line that matches, without its indent; empty without a match."""
         found = re.search(rf"(?m)^ *({pattern})\n", self.screen())
         return "" if found is None else found[1]
 
     @property
     def log(self) -> str:
-        """What went to standard error."""
+        """The content of standard error."""
         return self.log_path.read_text()
 
     def close(self) -> None:
-        """End what runs in the shell, and hang up: a shell at a terminal takes no SIGTERM."""
+        """Terminate the shell's programs, and hang up: an interactive shell ignores SIGTERM."""
         with suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGTERM)
         os.close(self._own)

@@ -1,11 +1,10 @@
-"""The commands of guides, run as they stand there, on machines that are network namespaces.
+"""The commands of guides, run unchanged on machines that are network namespaces.
 
-A block of shell commands says behind ``sh`` on which machine it runs, and ``stays`` if it is a
-program in the foreground; others are repeated until they succeed, as a reader would, or fail if
-that is what they are to show (``fails``). The status of one that ``finds`` something says what is
-wrong with the machine, such as its clock: it is run once. What stands in a block of text behind it
-has to be in what it prints. What a machine of the tests cannot do has a mark of its own: see
-`NOT_RUN`.
+The info string of a block of shell commands has, after ``sh``, the machine, and ``stays`` if the
+block is a program in the foreground. Other blocks are repeated until they succeed, as a reader
+would do, or fail if the page shows a failure (``fails``). The status of a block with ``finds`` is
+ignored: it reports problems of the machine, such as its clock. The output must contain the block of
+text that follows. Blocks that a machine of the tests cannot run have other marks: see `NOT_RUN`.
 """
 
 from __future__ import annotations
@@ -39,14 +38,14 @@ GUIDES = {
         *(ROOT / "docs" / f"{name}.md" for name in ("quickstart", "steering")),
     ]
 }
-"""The pages whose commands are run, by their names."""
+"""The pages whose commands are run, by name."""
 
 MACHINES = {
     "server": ("cloud-2", "203.0.113.10/32"),
     "node": ("edge-1", "192.168.1.20/24"),
     "neighbor": ("edge-2", "192.168.1.30/24"),
 }
-"""What stands for the machines of the tutorials, and the address that each has there."""
+"""The namespaces for the machines of the tutorials, and the address that each has there."""
 
 NOT_RUN = {
     "install": "the README's lines, which CI runs, install it in the same way",
@@ -58,10 +57,10 @@ NOT_RUN = {
     "long": "it measures for minutes",
     CLUSTER: "tests.e2e.cluster.test_guides types it, where there is a cluster",
 }
-"""Marks of what is not run, and why not."""
+"""The marks of blocks that are not run, and the reason."""
 
 FIRST_PART = 5
-"""Blocks of standalone.md up to the answer on one machine."""
+"""The number of blocks of standalone.md up to the response on one machine."""
 
 
 def any_directory(text: str) -> str:
@@ -96,12 +95,12 @@ class TutorialsTests(EndToEndTestCase):
             command.chmod(0o755)
 
     async def follow(self, name: str, most: int | None = None) -> None:
-        """Run the commands of a page, from its first block to its last or for ``most`` of them."""
+        """Run the commands of a page, all blocks or the first ``most``."""
         token = Path("S", "join-token")
         for number, block in enumerate(blocks(GUIDES[name])[:most]):
             where = block.marks[0]
             if str(token) in block.text:
-                # Who is asked to use it sees that it is there.
+                # The page asks to use it, so a reader sees that it exists.
                 made = Path(self.directory, "server" if "copy" in block.marks else where, token)
                 await self.eventually(made.exists, f"there is a file {token}", SHELL_READY_SECONDS)
             if "copy" in block.marks:
@@ -172,7 +171,7 @@ class TutorialsTests(EndToEndTestCase):
                     reactor=reactor,
                 )
             output, errors, status = await running
-            # An answer is known by what stands behind the block, or by its status.
+            # The block of text that follows, or the status, identifies a result.
             fails = "fails" in block.marks
             printed = (errors if fails else output).decode("utf-8", "replace")
             last = f"status {status}: {(output + errors).decode('utf-8', 'replace')}"
@@ -194,13 +193,13 @@ class TutorialsTests(EndToEndTestCase):
         await self.follow("raspberry-pi")
 
     async def test_standalone(self) -> None:
-        """Both ends on one machine, and then on two."""
+        """Both ends run on one machine, and then on two."""
         await self.follow("standalone")
 
     async def test_what_goes_on_from_there(self) -> None:
-        """Server and agent of its first part are asked by HTTP and by their socket, and examined.
+        """Server and agent of the first part are queried by HTTP and by socket, and diagnosed.
 
-        The node gets a kubelet, which signs its certificate itself.
+        The node gets a kubelet, whose certificate is self-signed.
         """
         machine, _ = MACHINES["neighbor"]
         with self.network.inside(machine):
@@ -216,11 +215,11 @@ class TutorialsTests(EndToEndTestCase):
             self.assertIn("summary.txt", names)
 
     async def test_quickstart(self) -> None:
-        """It stays, and says what can be done with it."""
+        """It continues to run, and prints what it can be used for."""
         await self.follow("quickstart")
 
     async def test_middlewares(self) -> None:
-        """The first example is found where it was saved, and refuses what is no reading."""
+        """The first example is loaded from its file, and rejects requests that do not only read."""
         plugins = Path(self.directory, "server", "plugins", "twisted", "plugins")
         plugins.mkdir(parents=True)
         example = code(GUIDES["middlewares"], "python")
@@ -228,23 +227,23 @@ class TutorialsTests(EndToEndTestCase):
         await self.follow("middlewares")
 
     async def test_configuration(self) -> None:
-        """A word that is no key is told, with the one that was meant."""
+        """An unknown key is reported, with the suggested one."""
         example = code(GUIDES["configuration"], "toml")
         wrong = example.replace("forward =", "forwards =")
         Path(self.directory, "server", "server.toml").write_text(wrong)
         await self.follow("configuration")
 
     async def test_steering(self) -> None:
-        """A chain that a former server has left is removed."""
+        """A chain left by a previous server is removed."""
         machine, _ = MACHINES["server"]
         self.network.run(machine, "iptables", "-t", "nat", "-N", "TUNNEL-PORT")
         await self.follow("steering")
         self.assertNotIn("TUNNEL-PORT", self.network.run(machine, "iptables", "-t", "nat", "-S"))
 
     async def test_prometheus(self) -> None:
-        """Figures of a node behind NAT."""
+        """Metrics of a node behind NAT are scraped."""
         await self.follow("prometheus")
 
     async def test_gateway(self) -> None:
-        """A machine of the site that has no agent is reached, and what is not allowed is not."""
+        """A machine of the site without an agent is reached, and forbidden destinations are not."""
         await self.follow("gateway")

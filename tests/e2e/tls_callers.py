@@ -1,4 +1,4 @@
-"""Callers of an ``ssl:`` endpoint by CONNECT, as kube-apiserver is one; they block."""
+"""Blocking callers that send CONNECT to an ``ssl:`` endpoint, as kube-apiserver does."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import ssl
 import time
 
 RECEIVE_BUFFER = 64 * 1024
-"""Bytes that the kernel keeps of a connection that is not read."""
+"""The kernel's receive buffer in bytes."""
 
 
 def tls_download(state: str, port: int, target: int, pause: float = 0.0) -> str:
-    """Download all that a target port on edge-1 sends; its SHA-256.
+    """Download everything that a target port on edge-1 sends; return its SHA-256.
 
     ``state`` is the state directory of the server that has the endpoint on ``port``. After the
-    answer to CONNECT nothing is read for ``pause`` seconds. Raises ``OSError`` when the connection
-    breaks, or ends without the end of TLS.
+    response to CONNECT nothing is read for ``pause`` seconds. Raises ``OSError`` if the connection
+    breaks, or ends without TLS close_notify.
     """
     context = ssl.create_default_context(cafile=f"{state}/ca.crt")
     context.load_cert_chain(f"{state}/client.crt", f"{state}/client.key")
@@ -27,7 +27,7 @@ def tls_download(state: str, port: int, target: int, pause: float = 0.0) -> str:
     wrapped = context.wrap_socket(plain, server_hostname="localhost", suppress_ragged_eofs=False)
     with wrapped as connection:
         connection.sendall(f"CONNECT 127.0.0.1:{target} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        # The 200 is in a record of its own.
+        # The 200 is in a separate record.
         answer = connection.recv(4096)
         if not answer.startswith(b"HTTP/1.1 200 ") or not answer.endswith(b"\r\n\r\n"):
             raise AssertionError(f"the answer was {answer!r}")
