@@ -1,4 +1,4 @@
-"""Times of day that a test sets, each for one program."""
+"""Wall clocks that a test sets, each for one program."""
 
 from __future__ import annotations
 
@@ -6,29 +6,29 @@ from pathlib import Path
 
 from tests.e2e.support import which
 
-# The library for programs with threads, where the wrapper of the name has it; the dynamic linker
-# puts in the folder of the architecture (ld.so(8)). The wrapper itself refuses to start where one
-# of the same process ID was killed, as what that had in /dev/shm stays.
+# The library for programs with threads, where the wrapper of the same name has it; the dynamic
+# linker inserts the directory of the architecture (ld.so(8)). The wrapper itself does not start
+# if one with the same process ID was killed, because the files of that one stay in /dev/shm.
 _LIBRARY = "/usr/$LIB/faketime/libfaketimeMT.so.1"
 
 
 class WallClock:
-    """What a program takes for the time of day: the machine's, put ``forward`` by some seconds."""
+    """A program's wall clock: that of the machine, ``forward`` by some seconds."""
 
     def __init__(self, directory: str, name: str) -> None:
         self._path = Path(directory, f"{name}.time")
         self.advance(0)
 
     def advance(self, seconds: int) -> None:
-        """Set it, from one moment to the next; negative is back."""
+        """Step the clock by some seconds; a negative number steps it back."""
         new = self._path.with_suffix(".new")
         new.write_text(f"{seconds:+d}\n")
         new.rename(self._path)
 
     def prefix(self) -> tuple[str, ...]:
-        """Return what a program is begun with that shall have this clock, and all that it starts.
+        """Return the command prefix that starts a program, and its children, with this clock.
 
-        The kernel's monotonic clock stays as it is, as it does when somebody sets the time.
+        The monotonic clock is not affected, as when the real time is set.
         """
         which("faketime")
         return (

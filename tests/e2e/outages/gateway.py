@@ -1,4 +1,4 @@
-"""What a test has the NAT between the cloud and the site do to packets."""
+"""The faults of the NAT between the cloud and the site."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ _TOO_LARGE = {
     4: ("-p", "icmp", "--icmp-type", "fragmentation-needed"),
     6: ("-p", "icmpv6", "--icmpv6-type", "packet-too-big"),
 }
-"""What says that a packet was too large, to whom it came from."""
+"""The ICMP messages that report to the sender that a packet was too large."""
 
 _UNKNOWN = ("-p", "tcp", "-m", "conntrack", "--ctstate", "INVALID")
 
 _FULL = 1500
-"""Bytes that a packet may have on both of its networks."""
+"""The MTU in bytes of both of its networks."""
 
 _BURST, _QUEUE = "16kb", "64kb"
-"""What a slow way takes at once, and what may wait before it."""
+"""The burst that a slow link accepts at once, and the queue before it."""
 
 _MERGED = ("-m", "length", "--length", f"{_FULL + 1}:65535")
 
 
 class Gateway:
-    """The NAT of a network; its rules are for IP of ``version``."""
+    """The NAT of a network; its rules are for IP version ``version``."""
 
     def __init__(self, network: Sites, version: int) -> None:
         self._network = network
@@ -38,16 +38,16 @@ class Gateway:
         self._firewall = FIREWALLS[version]
 
     def add(self, *rule: str, chain: str = "FORWARD") -> None:
-        """Have it treat packets by a rule before all others, those that it passes on."""
+        """Insert a rule before all others, by default for forwarded packets."""
         self.run(self._firewall, "-I", chain, *rule)
 
     def remove(self, *rule: str, chain: str = "FORWARD") -> None:
-        """Take such a rule away."""
+        """Delete such a rule."""
         self.run(self._firewall, "-D", chain, *rule)
 
     @contextmanager
     def with_rules(self, *rules: tuple[str, ...], chain: str = "FORWARD") -> Iterator[None]:
-        """Have it treat packets by rules for the time of a block."""
+        """Insert rules during a ``with`` block."""
         for rule in rules:
             self.add(*rule, chain=chain)
         yield
@@ -55,11 +55,11 @@ class Gateway:
             self.remove(*rule, chain=chain)
 
     def packet_count(self, chain: str = "FORWARD") -> int:
-        """How many packets the rule has met that was added last."""
+        """Return the number of packets that matched the rule added last."""
         return int(self.run(self._firewall, "-nvxL", chain, "1").split()[0])
 
     def packet_loss(self, probability: float):
-        """Lose packets at random, in both directions, for the time of a block."""
+        """Drop packets at random, in both directions, during a ``with`` block."""
         lost = ("-m", "statistic", "--mode", "random", "--probability", f"{probability}")
         return self.with_rules(
             *(("-p", "tcp", way, "lan", *lost, "-j", "DROP") for way in ("-i", "-o"))
@@ -67,7 +67,7 @@ class Gateway:
 
     @contextmanager
     def drop_larger_than(self, size: int) -> Iterator[None]:
-        """Let no larger packets pass for the time of a block, and say so to nobody."""
+        """Drop larger packets without reporting it, during a ``with`` block."""
         with self.with_rules((*_TOO_LARGE[self._version], "-j", "DROP"), chain="OUTPUT"):
             self.run("ip", "link", "set", "lan", "mtu", str(size))
             yield
@@ -75,9 +75,9 @@ class Gateway:
 
     @contextmanager
     def connections_flushed(self) -> Iterator[None]:
-        """Forget all connections; who is in the site is told in a block, and nobody else is.
+        """Flush all connections; during the ``with`` block only senders in the site get a reset.
 
-        As a real NAT it takes none up in the middle.
+        Like a real NAT, it does not pick up established connections.
         """
         with self._network.inside("nat"):
             Path("/proc/sys/net/netfilter/nf_conntrack_tcp_loose").write_text("0")
@@ -91,15 +91,15 @@ class Gateway:
             yield
 
     def drop_outgoing(self, port: int) -> None:
-        """Let nothing of a connection out of the site, which has that port in the cloud."""
+        """Drop the site's packets of the connection that has that port in the cloud."""
         connection = ("-p", "tcp", "--sport", str(port))
         self.run(self._firewall, "-t", "mangle", "-A", "POSTROUTING", *connection, "-j", "DROP")
 
     @contextmanager
     def rate_limit(self, rate: str) -> Iterator[None]:
-        """Pass on no more than so many bits in a second, in each direction, during a block.
+        """Limit the rate in each direction, in bits per second, during a ``with`` block.
 
-        What comes faster waits, and is lost where `_QUEUE` is full.
+        Excess packets are queued, and dropped when `_QUEUE` is full.
         """
         for interface in ("lan", "site"):
             limit = ("rate", rate, "burst", _BURST, "limit", _QUEUE)
@@ -109,28 +109,28 @@ class Gateway:
             self.run("tc", "qdisc", "del", "dev", interface, "root")
 
     def queued_packets(self) -> int:
-        """How many packets to the cloud had to wait on a slow way."""
+        """Return the number of packets to the cloud that were queued by a slow link."""
         shown = self.run("tc", "-s", "qdisc", "show", "dev", "lan")
         return int(shown.partition("overlimits ")[2].split()[0])
 
     def count_merged(self) -> None:
-        """Begin to count packets that are several of a line's in one."""
+        """Start counting packets that contain several segments of a real network."""
         self.run(self._firewall, "-t", "mangle", "-A", "FORWARD", *_MERGED)
 
     def merged(self) -> int:
-        """How many there were."""
+        """Return the number of these packets."""
         listed = self.run(self._firewall, "-t", "mangle", "-nvxL", "FORWARD", "1")
         return int(listed.split()[0])
 
     def run(self, *command: str) -> str:
-        """Run a program there."""
+        """Run a program on the NAT."""
         return self._network.run("nat", *command)
 
 
 def disable_segmentation_offload(network: Sites, *machines: str) -> None:
-    """Have the kernel cut what new connections send, as on a line, not the network's cards.
+    """Let the kernel segment the data of new connections, instead of the network interfaces.
 
-    Else one large packet goes through the networks here, and is lost or passed on as a whole.
+    Otherwise one large packet crosses the networks here, and is dropped or forwarded as a whole.
     """
     for machine in machines:
         interface = "site" if machine.startswith("edge") else "lan"
@@ -138,7 +138,7 @@ def disable_segmentation_offload(network: Sites, *machines: str) -> None:
 
 
 def set_min_rto(network: Sites, milliseconds: int) -> None:
-    """Have the kernels of both ends of new connections wait for that at least, not 200 ms."""
+    """Set the minimum retransmission timeout of both ends of new connections, instead of 200 ms."""
     least = ("rto_min", f"{milliseconds}ms")
     for family, lan, site in zip(("-4", "-6"), LAN["nat"], SITE["nat"], strict=True):
         network.run("cloud", "ip", family, "route", "add", lan, "dev", "lan", *least)

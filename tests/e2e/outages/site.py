@@ -1,4 +1,4 @@
-"""A server in a cloud and agents behind a real NAT, whose network a test then breaks."""
+"""A server in a cloud and agents behind a real NAT, on a network in which a test causes faults."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from tests.e2e.outages.gateway import Gateway
 from tests.e2e.programs import Agent, Program, Tunnel
 
 SERVER, SERVER_6 = "10.77.0.21", "fd77::21"
-"""The addresses in the cloud at which the server is reached from everywhere."""
+"""The server's addresses in the cloud, which are reachable from everywhere."""
 
 SITE = "192.168.50"
-"""What the addresses of the edge nodes begin with, in front of the NAT."""
+"""The prefix of the edge nodes' addresses, on their side of the NAT."""
 
 
 class MachineAgent(Agent):
-    """An agent on a machine of the network, for a node that is called as the machine is."""
+    """An agent on a machine of the network, for a node with the machine's name."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class MachineAgent(Agent):
         self._machine = machine
 
     def start(self) -> None:
-        """Start it there."""
+        """Start it on its machine."""
         with self._network.inside(self._machine):
             super().start()
 
@@ -62,7 +62,7 @@ class MachineAgent(Agent):
 
 
 class SiteTestCase(LeakTestCase):
-    """A test case with the network, and a server in the cloud that has no agent yet."""
+    """A test case with the network, and a server in the cloud without agents."""
 
     server_extra: tuple[str, ...] = ()
     """Further arguments of the server."""
@@ -71,7 +71,7 @@ class SiteTestCase(LeakTestCase):
     """The version of IP between agents and the server."""
 
     async def setUp(self) -> None:
-        """Make the network and start the server."""
+        """Create the network, and start the server."""
         await super().setUp()
         self.network = Sites()
         self.addCleanup(self.network.close)
@@ -89,7 +89,7 @@ class SiteTestCase(LeakTestCase):
         await self.server.ready()
 
     def make_agent(self, machine: str, *extra: str) -> MachineAgent:
-        """Prepare the agent of a machine; it is stopped and checked when the test ends."""
+        """Prepare the agent of a machine; it is stopped and checked at the end of the test."""
         agent = MachineAgent(
             self.network, machine, self.directory, self.tunnel, *extra, version=self.version
         )
@@ -98,10 +98,10 @@ class SiteTestCase(LeakTestCase):
         return agent
 
     def prepare(self, program: Program) -> None:
-        """Leave a program that is about to start for the first time as it is."""
+        """Do nothing; a subclass may change a program before its first start."""
 
     async def start_agent(self, machine: str, *extra: str) -> MachineAgent:
-        """Start the agent of a machine, wait until the server has it, and watch both."""
+        """Start the agent of a machine, wait until it is connected, and watch both programs."""
         agent = self.make_agent(machine, *extra)
         agent.start()
         await agent.ready()
@@ -109,30 +109,30 @@ class SiteTestCase(LeakTestCase):
         return agent
 
     def listen_on(self, machine: str, build) -> Target:
-        """Start a target at the loopback address of a machine; it ends with the test."""
+        """Start a target at the loopback address of a machine; it is stopped with the test."""
         with self.network.inside(machine):
             return self.listen(build, free_ports.take())
 
     async def status_through(self, machine: str, target: Target, peer: Peer) -> int:
-        """Connect ``peer`` to a target of a machine through its agent; the status of the answer."""
+        """Connect ``peer`` to a target of a machine through its agent; return the status."""
         headers = {"X-Tunnel-Proxy-Host": machine}
         authority = f"127.0.0.1:{target.port}"
         return (await self.connect(self.tunnel, authority, peer, headers)).status
 
     async def echo(self, machine: str, target: Target) -> EchoClient:
-        """Make one round trip on a new stream to an echo of a machine, which must succeed."""
+        """Make one successful round trip on a new stream to an echo on a machine."""
         client = EchoClient(reactor)
         self.assertEqual(await self.status_through(machine, target, client), 200)
         await self.within(10, client.round_trip(), f"an echo of {machine} answers")
         return client
 
     async def source_port(self, node: str) -> int:
-        """Return the port from which the server sees the connection of a node to come."""
+        """Return the source port of a node's connection, as the server sees it."""
         return await source_port(self.server, node)
 
 
 async def source_port(server: Program, node: str) -> int:
-    """Return the port from which a server sees the connection of a node to come."""
+    """Return the source port of a node's connection, as a server sees it."""
     [port] = [
         int(entry["address"].rpartition(":")[2])
         for entry in await server.agents()

@@ -20,52 +20,52 @@ from tests.e2e.support import which
 from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 
 DIALS = 50
-"""Dials of which none may be lost."""
+"""The number of dials, all of which must succeed."""
 
 BULK = 3_000_000
-"""Bytes each way past a NAT that swallows full packets."""
+"""Bytes in each direction through a NAT that drops packets of full size."""
 
 LOSSY_BULK = 1_000_000
-"""Bytes each way past one that loses some packets: 700 full ones, of which seven are a percent."""
+"""Bytes in each direction through a NAT with packet loss: 700 full packets, 7 of which are 1%."""
 
 ALLOWED = 0.2
-"""Seconds for the p99 of an echo, whose way takes a millisecond."""
+"""The maximum p99 of an echo in seconds; the network's latency is a millisecond."""
 
 ECHOES = 100
-"""Round trips beside them."""
+"""The number of concurrent round trips."""
 
 MIN_RTO = 20
-"""Milliseconds that the kernels wait at least until they take a packet for lost, instead of 200: so
-what is measured against `ALLOWED` is the program's. It is also where no packet follows the lost
-one, and in both directions of a round trip."""
+"""The kernels' minimum retransmission timeout in milliseconds, instead of 200, so that `ALLOWED`
+limits the program's delay. The timeout also applies if no packet follows the lost one, and in both
+directions of a round trip."""
 
 LARGE = "1300:65535"
-"""Lengths of packets that such a NAT swallows, below the 1500 that both of its networks carry."""
+"""The lengths of packets that such a NAT drops, from below the 1500 that both networks carry."""
 
 SWALLOWED = 1400
-"""Bytes of a datagram that is."""
+"""The size in bytes of a datagram that is dropped."""
 
 RESUME_WINDOW = 15.0
-"""Seconds for which streams wait for an agent that such a NAT keeps out."""
+"""The resume window in seconds, during which streams wait for an agent that cannot reconnect."""
 
 DETECTION = 7.5
-"""Seconds in which a connection that has fallen silent is given up, with streams (protocol.md)."""
+"""Seconds until a silent connection with streams is closed (protocol.md)."""
 
 SLACK = 10.0
-"""What a loaded machine may need beyond."""
+"""Additional seconds for a busy machine."""
 
 ALWAYS = "2"
-"""tcp_mtu_probing that begins with packets of 1,024 bytes, and not after some losses only."""
+"""The value of tcp_mtu_probing that starts with packets of 1,024 bytes, not only after losses."""
 
 STORM_ATTEMPTS = 3
-"""Attempts of an agent to connect that a storm of resets lasts at least."""
+"""The minimum number of connection attempts during a storm of resets."""
 
 
 class ForgettingTests(SiteTestCase):
     """The mapping of an agent's connection is lost."""
 
     async def all_dials_succeed(self, target) -> None:
-        """Make many dials to ``edge-1`` at once, which must all succeed."""
+        """Make many concurrent dials to ``edge-1``, all of which must succeed."""
         dials = [Deferred.fromCoroutine(self.echo("edge-1", target)) for _ in range(DIALS)]
         for client in await gatherResults(dials, consumeErrors=True):
             client.drop()
@@ -86,12 +86,12 @@ class ForgettingTests(SiteTestCase):
         self.assertEqual(len(await self.server.agents()), 1)
 
     async def test_a_return_after_a_loss_of_power_loses_no_dial(self) -> None:
-        """As soon as the new agent has connected all dials succeed; the old streams end once."""
+        """Once the new agent has connected, all dials succeed; the old streams end once."""
         agent = await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
         old = await self.echo("edge-1", echo)
 
-        # Nothing of the end of the old process reaches the server, nor an answer the machine.
+        # No packet of the old process's end reaches the server, and no response the machine.
         self.gateway.drop_outgoing(await self.source_port("edge-1"))
         agent.kill()
         again = self.make_agent("edge-1")
@@ -131,7 +131,7 @@ class ResetStormTests(SiteTestCase):
         tried = await attempts()
         written = len(agent.log.splitlines()) - lines
         print(f"\n{tried:.0f} attempts and {written} lines in {lasted:.1f} s")
-        # A loop without pauses makes thousands; pauses are drawn at random, from 1 s upwards.
+        # A loop without backoff makes thousands; delays are random, from 1 s upwards.
         self.assertLess(tried, 10 + 4 * lasted)
         self.assertLess(written, 20)
 
@@ -146,14 +146,14 @@ class LossTests(SiteTestCase):
     """
 
     async def test_all_bytes_arrive_once_and_echoes_go_on(self) -> None:
-        """With five percent loss, a concurrent echo gets its answers."""
+        """With five percent loss, a concurrent echo gets its responses."""
         await self.echoes_at_a_loss_of(0.05)
 
     async def test_few_losses_do_not_hold_up_an_echo(self) -> None:
         """With one percent loss, it gets them in time.
 
-        The kernels' part in that is small here (`MIN_RTO`). With more loss it is not: their timeout
-        doubles each time that the same packet is lost again.
+        The kernels' share of the delay is small here (`MIN_RTO`). With more loss it is larger:
+        their timeout doubles each time that the same packet is lost again.
         """
         set_min_rto(self.network, MIN_RTO)
         latencies = await self.echoes_at_a_loss_of(0.01)
@@ -196,13 +196,13 @@ class LossTests(SiteTestCase):
 
 
 class LargePacketTests(SiteTestCase):
-    """Packets of full size vanish, and nobody says so."""
+    """Packets of full size are dropped without an ICMP message."""
 
     server_extra = ("--resume-window", f"{RESUME_WINDOW:.0f}s")
     large = ("-m", "length", "--length", LARGE, "-j", "DROP")
 
     async def test_without_smaller_packets_dials_are_refused_and_streams_end(self) -> None:
-        """The agent cannot come back; what waits for it is told in time. Healed, it is back."""
+        """While the agent cannot reconnect, pending dials fail in time; later it reconnects."""
         await self.start_agent("edge-1")
         echo = self.listen_on("edge-1", Echo)
         source = self.listen_on("edge-1", lambda: Source(None, hashed=False))
@@ -226,7 +226,7 @@ class LargePacketTests(SiteTestCase):
         await self.eventually(lambda: self.serves(echo), "the agent is back", 60, 0.2)
 
     async def serves(self, target) -> bool:
-        """Whether a dial succeeds."""
+        """Return whether a dial succeeds."""
         client = EchoClient(reactor)
         if await self.status_through("edge-1", target, client) != 200:
             return False
@@ -236,7 +236,7 @@ class LargePacketTests(SiteTestCase):
         return True
 
     async def test_transfers_go_on_with_smaller_packets(self) -> None:
-        """Where the kernels probe for the size that passes, all arrives, and no session ends."""
+        """If the kernels probe the path MTU, transfers are complete, and no session ends."""
         for machine in ("cloud", "edge-1"):
             with self.network.inside(machine):
                 Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text(ALWAYS)
@@ -255,7 +255,7 @@ class LargePacketTests(SiteTestCase):
         self.assertEqual(await agent.metric("yurttunnel_agent_connections_lost_total"), 0)
 
     async def swallow_large_packets(self) -> None:
-        """Have the NAT do what the tests are about, and require that it does."""
+        """Let the NAT drop large packets, and verify that it does."""
         disable_segmentation_offload(self.network, "cloud", "edge-1")
         self.gateway.add(*self.large)
         with self.network.inside("edge-1"), socket.socket(type=socket.SOCK_DGRAM) as sender:

@@ -1,8 +1,8 @@
-"""One upload, one download and one echo, and every fault that they can outlive, by each way.
+"""One upload, one download and one echo survive every fault that they can, on each path.
 
-Ways differ in what is between a caller and an agent: a server of one process or of several, IPv4 or
-IPv6 between it and the agent, and whether the server reads requests or passes connections through.
-Segmentation is the kernel's own here, so that losses are of packets as networks have them.
+Paths differ in what is between a caller and an agent: a server of one process or of several, IPv4
+or IPv6 between it and the agent, and whether the server parses requests or passes connections
+through. Segmentation offload is disabled here, so that losses are of packets as on real networks.
 """
 
 from __future__ import annotations
@@ -54,105 +54,105 @@ Fault = Callable[[], Awaitable[None]]
 NODE = "edge-1"
 
 PACE = 0.1
-"""Seconds between two chunks, of 256 KiB: so the transfers last as long as the test."""
+"""Seconds between two chunks of 256 KiB: so the transfers last as long as the test."""
 
 LOSS = 0.03
-"""The part of the packets that is lost."""
+"""The fraction of packets that is lost."""
 
 LOST = 20
-"""Packets that have to be lost, or to wait, before that is taken for shown."""
+"""The number of packets that must be lost, or queued, before a fault counts as effective."""
 
 MIN_RTO = 20
-"""Milliseconds that the kernels wait at least until they take a packet for lost. Smaller ones are
-tried with the first repetition after 3 s, and pauses are doubled: from 200 ms on, or what losses
-have made of them before, that may be after 12 s, and twice within one handshake."""
+"""The kernels' minimum retransmission timeout in milliseconds. Smaller packets are tried with the
+first retransmission after 3 s, and timeouts double: starting at 200 ms, or at more after losses,
+that may be after 12 s, and twice within one handshake."""
 
 NARROW = 1300
-"""Bytes of the largest packet that passes a way that has become narrow; IPv6 asks for 1280."""
+"""The reduced path MTU in bytes; IPv6 requires 1280."""
 
 SLOW = "2mbit"
-"""Bits in a second of a slow way; the transfers would take ten times as many."""
+"""The rate of a slow link in bits per second; the transfers could use ten times as much."""
 
 PROBE_ON_SILENCE = "1"
-"""tcp_mtu_probing that tries smaller packets once nothing gets through."""
+"""The value of tcp_mtu_probing that tries smaller packets once a black hole is detected."""
 
 STEPS = tuple(sign * size for size in (30, 3600, 400 * 24 * 3600) for sign in (1, -1))
-"""Seconds by which the time of day is set: more than any silence, a wrong zone, no battery."""
+"""Seconds by which the clock is stepped: more than any timeout, a wrong time zone, no battery."""
 
 LASTS = 0.3
-"""Seconds for which a wrong time lasts, and between two looks at what does not move."""
+"""Seconds for which a wrong time lasts, and between two samples of what must not change."""
 
 FROZEN = 1.5
-"""Seconds for which a process is stopped: shorter than a peer is silent before it is missed."""
+"""Seconds for which a process is stopped: less than the time until a silent peer is detected."""
 
 DIALS = 100
-"""Callers at the same moment."""
+"""The number of concurrent callers."""
 
 SOON = 10.0
-"""Seconds within which what has a reason to go on does."""
+"""Seconds within which transfers must make progress."""
 
 DETECTION = 7.5
-"""Seconds in which silence is noticed while there are streams (protocol.md)."""
+"""Seconds until silence is detected while there are streams (protocol.md)."""
 
 SLACK = 10.0
-"""What a loaded machine may need beyond."""
+"""Additional seconds for a busy machine."""
 
 FIRST_PORT, PORTS = 17001, 6
-"""The ports of targets that are passed through, of which the API has none."""
+"""The first port of targets that are passed through, and the number of ports; none is the API's."""
 
 PASSTHROUGH_PORT = "10270"
 
 STEERING = "yurttunnel_server_steering"
 
 DRAIN = "90s"
-"""How long a program that has been told to stop waits for its streams."""
+"""The drain timeout of programs."""
 
 GARBAGE = 4096
-"""Bytes that are no TLS."""
+"""The number of bytes to send that are not TLS."""
 
 BEGINNING = bytes([22, 3, 1])
-"""What a ClientHello begins with."""
+"""The first bytes of a ClientHello."""
 
 REPAIR = MIN_PAUSE + SLACK
-"""Seconds after which rules of nft that somebody has removed are there again."""
+"""Seconds within which removed nft rules are repaired."""
 
 READY = 60.0
-"""Seconds in which a program of a cluster is ready, on a loaded machine, too."""
+"""Seconds within which a program of a cluster is ready on a busy machine."""
 
 
 class Paced(Source):
-    """A source without end that takes its time, until it is told to finish."""
+    """A rate-limited source of unlimited data."""
 
     def resumeProducing(self) -> None:
-        """Write the next chunk a little later."""
+        """Write the next chunk after a pause."""
         self._next = reactor.callLater(PACE, super().resumeProducing)
 
     def connectionLost(self, reason) -> None:
-        """Write nothing more."""
+        """Stop writing."""
         if self._next.active():
             self._next.cancel()
         super().connectionLost(reason)
 
 
 class Way:
-    """What each way has to have, and the tests that hold for all of them."""
+    """The interface of each path, and the tests for all of them."""
 
     network: Sites
     gateway: Gateway
     server: Program
     agent: Program
     server_address: str
-    """Where the agent finds the server, without the port."""
+    """The server's address for the agent, without the port."""
     agent_port: int
 
     def prepare(self, program: Program) -> None:
-        """Have a program begin with a time of day of its own."""
+        """Give a program its own wall clock."""
         clock = WallClock(self.directory, program.arguments[0])
         self.clocks.append(clock)
         program.run_under(*clock.prefix())
 
     def break_in(self) -> None:
-        """Make the network one whose packets are lost one by one."""
+        """Prepare the network for the loss of single packets."""
         self.clocks: list[WallClock] = []
         disable_segmentation_offload(self.network, "cloud", NODE, "nat")
         set_min_rto(self.network, MIN_RTO)
@@ -161,15 +161,15 @@ class Way:
                 Path("/proc/sys/net/ipv4/tcp_mtu_probing").write_text(PROBE_ON_SILENCE)
 
     def target(self, build: Callable[[], Peer]) -> Target:
-        """Start a target on the node that can be reached by this way."""
+        """Start a target on the node that is reachable on this path."""
         raise NotImplementedError
 
     async def call(self, target: Target, peer: Peer) -> Peer:
-        """Connect a caller to a target by this way; fail when it is refused."""
+        """Connect a caller to a target on this path; fail if it is rejected."""
         raise NotImplementedError
 
     async def test_streams_outlive_faults(self) -> None:
-        """No byte of them is lost or doubled, and after each fault new streams work, too."""
+        """No byte is lost or duplicated, and after each fault new streams work, too."""
         which("conntrack")
         self.gateway.count_merged()
         await self.begin()
@@ -198,7 +198,7 @@ class Way:
         self.assertEqual(self.gateway.merged(), 0, "packets are not joined")
 
     async def test_streams_end_with_a_process(self) -> None:
-        """However it ends: streams end once, and new ones work as soon as it is back."""
+        """However a process ends, its streams end once, and new ones work as soon as it is back."""
         self.sources, self.sinks, self.echoes = map(self.target, (Paced, Sink, Echo))
         for victim, end in (
             (self.agent, self.killed),
@@ -211,27 +211,27 @@ class Way:
             await end(victim)
             victim.start()
             await victim.ready(READY)
-            # Those of an agent wait for it, until a new process is there.
+            # An agent's streams wait for it, until a new process has connected.
             await self.within(SOON, gatherResults(ended), "the streams end")
             await self.eventually(self.serves, "new streams work", 2 * SOON, 0.1)
 
     async def killed(self, victim: Program) -> None:
-        """End a program with SIGKILL; the kernel tells the others."""
+        """End a program with SIGKILL; the kernel closes its connections."""
         victim.kill()
 
     async def without_power(self, victim: Program) -> None:
-        """End an agent, of which nothing is heard any more."""
+        """End an agent, whose connections become silent."""
         await self.eventually(self.has_all_streams, "the server lists the session")
         self.gateway.drop_outgoing(await source_port(self.server, NODE))
         victim.kill()
 
     async def has_all_streams(self) -> bool:
-        """Whether the session that is listed is the one with the streams of :meth:`open`."""
+        """Return whether the listed session is the one with the streams of :meth:`open`."""
         streams = [each["streams"] for each in await self.server.agents() if each["connected"]]
         return streams == [3]
 
     async def told_to_stop(self, victim: Program) -> None:
-        """End a program with SIGTERM, which waits for the last of its streams."""
+        """End a program with SIGTERM; it waits for the last of its streams."""
         victim.signal(signal.SIGTERM)
         await self.go_on()
         (await self.echo()).drop()
@@ -240,11 +240,11 @@ class Way:
         self.assertIn(await victim.ended(SOON), (0, -signal.SIGTERM))
 
     def further_faults(self) -> tuple[Fault, ...]:
-        """Return those of this way alone."""
+        """Return the faults that apply to this path only."""
         return ()
 
     async def serves(self) -> bool:
-        """Whether a new stream works."""
+        """Return whether a new stream works."""
         try:
             (await self.within(SOON, self.echo(), "an answer comes")).drop()
         except (self.failureException, Incomplete, ConnectError):
@@ -252,18 +252,18 @@ class Way:
         return True
 
     async def begin(self) -> None:
-        """Start the targets, and what is to outlive everything."""
+        """Start the targets, and the streams that must survive all faults."""
         self.sources, self.sinks, self.echoes = map(self.target, (Paced, Sink, Echo))
         await self.open()
 
     async def open(self) -> None:
-        """Open a stream of each kind, which all carry something."""
+        """Open a stream of each kind, and wait until each has carried data."""
         self.down, self.up = Download(), Paced()
         former = len(self.sinks.peers)
         await self.call(self.sources, self.down)
         await self.call(self.sinks, self.up)
         self.typist = await self.echo()
-        # A caller that is passed through is connected before anybody is dialed.
+        # With pass-through, a caller is connected before the target is dialed.
         await self.eventually(lambda: len(self.sinks.peers) > former, "the sink is reached", SOON)
         await self.go_on()
 
@@ -275,7 +275,7 @@ class Way:
         return client
 
     async def go_on(self, seconds: float = SOON) -> None:
-        """Require that each of the streams carries something."""
+        """Require that each stream makes progress."""
         sink = self.sinks.peers[-1]
         before = self.down.received, sink.received
         await self.within(seconds, self.typist.round_trip(), "the echo goes on")
@@ -286,8 +286,9 @@ class Way:
         )
 
     async def finish(self) -> None:
-        """Have the server drain, which ends when the streams have, and require that nothing of
-        them is missing, and that the session is still the first.
+        """Let the server drain, which ends with the streams.
+
+        Require that their data is complete, and that the session is still the first one.
         """
         self.server.signal(signal.SIGTERM)
         await self.drains()
@@ -306,7 +307,7 @@ class Way:
         await self.typist.round_trip()
         self.typist.drop()
         self.assertIn(await self.server.ended(2 * SOON), (0, -signal.SIGTERM))
-        # So that the agent has nothing to try again when it is compared with before.
+        # The agent must not have a retry scheduled when its resources are compared.
         self.server.start()
         await self.eventually(self.serves, "the next server is used", 3 * SOON, LASTS)
 
@@ -322,7 +323,7 @@ class Way:
         await self.eventually(says_so, "the server drains", 2 * SOON)
 
     async def resumed(self, before: float) -> None:
-        """Require that the agent has come back by a new connection."""
+        """Require that the agent has reconnected."""
 
         async def is_back() -> bool:
             return await self.agent.metric("yurttunnel_agent_resumptions_total") > before
@@ -340,7 +341,7 @@ class Way:
             await self.go_on()
 
     async def a_narrow_way(self) -> None:
-        """From one moment to the next no packet of full size passes, and nobody says so."""
+        """The path MTU drops without an ICMP message."""
         with self.gateway.drop_larger_than(NARROW):
             await self.eventually(
                 lambda: self.gateway.packet_count("OUTPUT") > 0, "a large packet is swallowed", SOON
@@ -348,7 +349,7 @@ class Way:
             await self.go_on(3 * SOON)
 
     async def a_slow_way(self) -> None:
-        """A line that carries a tenth of what is sent; it is full, and not taken for silent."""
+        """A link with a tenth of the required rate is full, and is not considered silent."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
         with self.gateway.rate_limit(SLOW):
             await self.eventually(
@@ -358,20 +359,20 @@ class Way:
         self.assertEqual(await self.agent.metric("yurttunnel_agent_resumptions_total"), before)
 
     async def a_forgetful_nat(self) -> None:
-        """The mapping of the connection is gone, which the agent is told."""
+        """The mapping of the connection is lost, and the agent gets a reset."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
         with self.gateway.connections_flushed():
             await self.resumed(before)
 
     async def resets(self) -> None:
-        """Whatever the agent sends is answered with a reset, for a second."""
+        """For a second, each of the agent's packets is answered with a reset."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
         with self.gateway.with_rules(("-p", "tcp", "-d", self.server_address, *RESET)):
             await self.pause(1)
         await self.resumed(before)
 
     async def drop_outgoing(self) -> None:
-        """Nothing reaches the agent any more, until that has been noticed."""
+        """No packet reaches the agent until the silence is detected."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
         lost = await self.agent.metric("yurttunnel_agent_connections_lost_total")
 
@@ -383,7 +384,7 @@ class Way:
         await self.resumed(before)
 
     async def frozen_programs(self) -> None:
-        """One after the other does nothing for a while."""
+        """Each program in turn is stopped for a while."""
         for program in (self.agent, self.server):
             program.signal(signal.SIGSTOP)
             self.addCleanup(program.signal, signal.SIGCONT)
@@ -392,7 +393,7 @@ class Way:
             await self.go_on()
 
     async def clock_steps(self) -> None:
-        """The time of day of either is set, on and back, and nothing comes of it."""
+        """The wall clock of each program is stepped forward and back, without an effect."""
         lost = await self.agent.metric("yurttunnel_agent_connections_lost_total")
         for clock in self.clocks:
             for seconds in STEPS:
@@ -404,7 +405,7 @@ class Way:
         self.assertEqual(now, lost)
 
     async def who_does_not_read(self) -> None:
-        """A caller and a target take nothing of what is sent to them."""
+        """A caller and a target do not read."""
         deaf = self.target(Stalled)
         source = self.target(lambda: Source(None, hashed=False))
         stalled, sender = Stalled(), Source(None, hashed=False)
@@ -419,24 +420,24 @@ class Way:
 
         await self.eventually(full, "nothing more is taken from them", SOON, LASTS)
         await self.go_on()
-        # The end of a caller is behind what the target has not read.
+        # A caller's FIN is behind data that the target has not read.
         for peer in (stalled, sender, *deaf.peers):
             peer.drop()
 
     async def a_burst(self) -> None:
-        """Many callers come at the same moment; each of them is served."""
+        """Many callers connect at the same time; all of them are served."""
         dials = [Deferred.fromCoroutine(self.echo()) for _ in range(DIALS)]
         for client in await gatherResults(dials, consumeErrors=True):
             client.drop()
 
     async def no_descriptors(self) -> None:
-        """The server has no descriptor for a new caller."""
+        """The server has no free descriptor for a new caller."""
         pid, limit = self.server.pid, resource.RLIMIT_NOFILE
         former = resource.prlimit(pid, limit)
         resource.prlimit(pid, limit, (max(map(int, self.server.descriptors())) + 1, former[1]))
         with ExitStack() as restored:
             restored.callback(resource.prlimit, pid, limit, former)
-            # Each of those that are free is taken.
+            # All free descriptors are used.
             held = []
             while (client := await self.served_or_not()) is not None:
                 held.append(client)
@@ -445,7 +446,7 @@ class Way:
             client.drop()
 
     async def garbage(self) -> None:
-        """Somebody who is no agent says something to the port of agents."""
+        """A client that is no agent sends data to the port for agents."""
         endpoint = TCP6ClientEndpoint if ":" in self.server_address else TCP4ClientEndpoint
         stranger = RequestClient(os.urandom(GARBAGE))
         await connect_directly(
@@ -455,7 +456,7 @@ class Way:
         await self.within(2 * SOON, stranger.when_ended(), "it is turned away")
 
     async def served_or_not(self) -> EchoClient | None:
-        """Ask for a stream; `None` when the connection ends without one, or nobody takes it."""
+        """Make a round trip on a new stream; return `None` if the connection fails."""
         try:
             return await self.echo()
         except (self.failureException, Incomplete, ConnectError):
@@ -463,7 +464,7 @@ class Way:
 
 
 class SiteWay(Way):
-    """By CONNECT; mixed into the case of a site."""
+    """By CONNECT; a mixin for the test case of a site."""
 
     server_extra = ("--drain-timeout", DRAIN)
 
@@ -481,7 +482,7 @@ class SiteWay(Way):
         return self.listen_on(NODE, build)
 
     async def call(self, target: Target, peer: Peer) -> Peer:
-        """Connect a caller to it."""
+        """Connect a caller to a target."""
         self.assertEqual(await self.status_through(NODE, target, peer), 200)
         return peer
 
@@ -497,13 +498,13 @@ class IPv6Tests(SiteWay, SiteTestCase):
 
 
 class PassThroughTests(Way, SteeringTestCase):
-    """Connections to addresses of nodes, which a firewall leads to ``--passthrough-port``.
+    """Connections to addresses of nodes, which firewall rules redirect to ``--passthrough-port``.
 
-    Every other target is reached by the node's IPv6 address.
+    Every second target is reached by the node's IPv6 address.
     """
 
     async def setUp(self) -> None:
-        """Start a cluster, its server and the agent, and wait until the ports are led."""
+        """Start a cluster, its server and the agent, and wait until the ports are redirected."""
         await super().setUp()
         self.clocks = []
         self.server_address, self.agent_port = SERVER, AGENT_PORT
@@ -538,11 +539,11 @@ class PassThroughTests(Way, SteeringTestCase):
             return self.listen(build, port, self.address(port))
 
     def address(self, port: int) -> str:
-        """Return the address of the node at which a target has this port."""
+        """Return the node's address for a target's port."""
         return EDGE_6 if port % 2 else EDGE_4
 
     async def call(self, target: Target, peer: Peer) -> Peer:
-        """Connect to the node's address from the machine of the server."""
+        """Connect to the node's address from the server's machine."""
         endpoint = TCP6ClientEndpoint if target.port % 2 else TCP4ClientEndpoint
         await connect_directly(
             endpoint(reactor, self.address(target.port), target.port, timeout=SOON), peer
@@ -551,11 +552,11 @@ class PassThroughTests(Way, SteeringTestCase):
         return peer
 
     def further_faults(self) -> tuple[Fault, ...]:
-        """Return those of a cluster, and of a firewall."""
+        """Return the faults of a cluster and of its firewall."""
         return self.no_api, self.flushed_rules
 
     async def no_api(self) -> None:
-        """Nobody answers at the address of the API."""
+        """The API is unreachable."""
         port = str(self.world.api.port)
         refused = ("INPUT", "-p", "tcp", "-d", API, "--dport", port, *RESET)
         run("iptables", "-I", *refused)
@@ -565,24 +566,24 @@ class PassThroughTests(Way, SteeringTestCase):
         run("iptables", "-D", *refused)
 
     async def flushed_rules(self) -> None:
-        """Somebody removes all rules, then the chains with them; all comes back."""
+        """All rules, and then all chains, are removed; they are repaired."""
         made = self.all_rules()
         for program in FAMILIES:
             run(program, "-t", "nat", "-F")
         await self.go_on()
         for program in FAMILIES:
-            # At once: what is repaired already would keep chains from being removed by themselves.
+            # In one command: rules that are already repaired would prevent the deletion of chains.
             run(f"{program}-restore", stdin="*nat\nCOMMIT\n")
         await self.go_on()
         await self.eventually(lambda: self.all_rules() == made, "they are repaired", REPAIR, 0.1)
 
     async def begin(self) -> None:
-        """Have somebody, too, who never says more than the beginning of a ClientHello."""
+        """Also connect a caller that never sends more than the first bytes of a ClientHello."""
         await super().begin()
         self.rate_limit = await self.stranger(BEGINNING)
 
     async def stranger(self, said: bytes) -> RequestClient:
-        """Have somebody say something to the port that passes through, whom nothing has led."""
+        """Send data directly to the pass-through port, without a redirection."""
         stranger = RequestClient(said)
         endpoint = TCP4ClientEndpoint(reactor, SERVER, int(PASSTHROUGH_PORT), timeout=SOON)
         await connect_directly(endpoint, stranger)
@@ -590,13 +591,13 @@ class PassThroughTests(Way, SteeringTestCase):
         return stranger
 
     async def garbage(self) -> None:
-        """Who says no TLS to the port that passes through is turned away, or too little of it."""
+        """A caller that sends no TLS, or too little of it, to the pass-through port is rejected."""
         ends = (await self.stranger(os.urandom(GARBAGE))).when_ended(), self.rate_limit.when_ended()
         await self.within(2 * SOON, gatherResults(ends), "they are turned away")
         await super().garbage()
 
     async def drains(self) -> None:
-        """Wait until nothing leads new connections to the server any more, either."""
+        """Wait until new connections are no longer redirected to the server, either."""
         await super().drains()
         for program in FAMILIES:
             await self.eventually_rules(
@@ -606,7 +607,7 @@ class PassThroughTests(Way, SteeringTestCase):
             await self.echo()
 
     async def finish(self) -> None:
-        """Require that all of it was passed through, and that nothing of it is left."""
+        """Require that all data was passed through, and that nothing remains."""
         passed = await self.server.metric(f"{STEERING}_passthrough_connections_total")
         self.assertGreater(passed, DIALS)
         await super().finish()
