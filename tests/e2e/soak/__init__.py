@@ -1,1 +1,1 @@
-"""Random faults under load for a given time: nothing may be lost, and nothing may grow."""
+"""Random faults under load for a given time: no data may be lost, and no resource may leak."""

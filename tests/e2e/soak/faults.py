@@ -1,4 +1,4 @@
-"""Faults that come at random, of kinds that must cost no stream."""
+"""Random faults of kinds that streams must survive."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from twisted.internet.task import deferLater
 from tests.e2e.faults import FaultProxy
 
 CUTS = {"reset": 20, "forget": 10, "black_hole": 1, "swallow": 1}
-"""How the connection is cut, and how often in comparison: silence costs 7.5 s until it is seen."""
+"""How the connection is cut, with weights: silence is detected only after 7.5 s."""
 
 PAUSE = (0.05, 0.5)
-"""Seconds between two faults: the least, the most."""
+"""The minimum and maximum seconds between two faults."""
 
 
 class RandomFaults:
-    """Cuts the connections of a proxy, and makes them slow or small, as long as it runs."""
+    """Cuts the connections of a proxy, and limits their speed and chunk size, while it runs."""
 
     def __init__(self, reactor, proxy: FaultProxy, random: Random) -> None:
         self.counts: Counter[str] = Counter()
@@ -28,12 +28,12 @@ class RandomFaults:
         self._running: Deferred[None] | None = None
 
     def start(self) -> None:
-        """Begin."""
+        """Start."""
         self._running = Deferred.fromCoroutine(self._run())
         self._running.addErrback(lambda failure: failure.trap(CancelledError))
 
     def stop(self) -> None:
-        """End, and let everything pass again."""
+        """Stop, and remove all faults."""
         if self._running is not None:
             self._running.cancel()
         self._be_good()

@@ -1,17 +1,17 @@
-"""What grows with time, from samples."""
+"""Growth over time, computed from samples."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 Sample = tuple[float, float]
-"""Seconds, and what was counted then."""
+"""A time in seconds, and the value at that time."""
 
 
 def slope(samples: Sequence[Sample]) -> float:
-    """Return the growth each second: the slope of the line with the least squares of distances.
+    """Return the growth per second: the slope by the method of least squares.
 
-    Raises `ValueError` for samples that are all of one time, as for fewer than two.
+    Raises `ValueError` if all samples have the same time, or if there are fewer than two.
     """
     count = len(samples)
     if count < 2:

@@ -1,6 +1,6 @@
-"""Load under random faults, in rounds; after each nothing is left, and nothing has grown.
+"""Load under random faults, in rounds; after each no stream remains, and no resource has leaked.
 
-``YURTTUNNEL_SOAK_SECONDS`` says for how long, ``YURTTUNNEL_SOAK_SEED`` chooses other faults.
+``YURTTUNNEL_SOAK_SECONDS`` is the duration, and ``YURTTUNNEL_SOAK_SEED`` the seed of the faults.
 """
 
 from __future__ import annotations
@@ -26,27 +26,27 @@ SEED = os.environ.get("YURTTUNNEL_SOAK_SEED", "1")
 
 WORKERS = 6
 TASKS = 6
-"""What each worker does in a round."""
+"""The number of tasks of each worker in a round."""
 
 MIN_ROUNDS = 3
 
 WARM = 2
-"""Rounds before what is held is counted: modules are imported, buffers get their size, and what
-the page about memory shows is read."""
+"""Rounds before the first sample: modules are imported, buffers grow, and the data for the page
+about memory is loaded."""
 
 SIZES = (1, 1_500_000)
 ECHOES = 10
 
 TIMEOUT = 120.0
-"""Seconds for which a round, or the rest after it, may last at most."""
+"""The maximum duration in seconds of a round, or of the release of resources after it."""
 
 TRACED = SECONDS < TRACED_SECONDS / 2
-"""Whether the programs trace what they allocate. In a short run resident memory goes up and down
-by more than a leak is; in a long one tracing would end."""
+"""Whether the programs trace their allocations. In a short run resident memory varies by more than
+a leak; in a long one tracing would end."""
 
 MAX_GROWTH = 2 * MEBIBYTE if TRACED else OTHER_GROWTH
-"""Bytes by which a program may grow in the whole time, by the slope, without having a leak: of
-what it has allocated, by a hundred transfers, or of its resident memory."""
+"""The maximum growth of a program in bytes over the whole time, by the slope: of traced allocations
+(a hundred transfers may cause that much), or of resident memory."""
 
 PREFIXES = ("yurttunnel_server", "yurttunnel_agent")
 
@@ -57,7 +57,7 @@ class SoakTests(EndToEndTestCase):
     timeout = SECONDS + 2 * TIMEOUT
 
     async def setUp(self) -> None:
-        """Start a tunnel whose connection goes through a proxy that makes faults, and targets."""
+        """Start targets, and a tunnel whose connection passes through a fault proxy."""
         await super().setUp()
         self.samples: dict[str, list[Sample]] = defaultdict(list)
         self.echo = self.listen(Echo)
@@ -73,13 +73,13 @@ class SoakTests(EndToEndTestCase):
         self.before = {prefix: one.descriptors() for prefix, one in self.programs.items()}
 
     async def test_nothing_is_lost_and_nothing_grows(self) -> None:
-        """Every transfer arrives whole, and after each round the programs are as they were."""
+        """Every transfer is complete, and after each round no resources remain in use."""
         faults = RandomFaults(reactor, self.proxy, Random(SEED))
         self.addCleanup(faults.stop)
         began = reactor.seconds()
         rounds = 0
         while rounds < WARM + MIN_ROUNDS or reactor.seconds() - began < SECONDS:
-            # Both ends have a stream all the time: without one, silence is noticed much later.
+            # Both ends always have a stream: without one, silence is detected much later.
             held = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
             faults.start()
             workers = [
@@ -105,14 +105,14 @@ class SoakTests(EndToEndTestCase):
         self.assertGreater(faults.counts.total(), 0)
 
     async def work(self, random: Random) -> None:
-        """Do some tasks, one after the other."""
+        """Run some tasks sequentially."""
         for _ in range(TASKS):
             task = random.choice((self.download, self.upload, self.echoes))
             await task(random)
             self.tasks += 1
 
     async def download(self, random: Random) -> None:
-        """Fetch so many bytes from a target of its own, which sends them as soon as it is there."""
+        """Download a number of bytes from a new target, which sends them at once."""
         size = random.randint(*SIZES)
         source = Target(reactor, lambda: Source(size))
         try:
@@ -125,7 +125,7 @@ class SoakTests(EndToEndTestCase):
         self.bytes += size
 
     async def upload(self, random: Random) -> None:
-        """Send so many bytes to the sink, which answers with their hash."""
+        """Upload a number of bytes to the sink, which responds with their hash."""
         size = random.randint(*SIZES)
         client = await self.connected(self.tunnel, self.sink, Source(size))
         await client.when_read_ended()
@@ -135,7 +135,7 @@ class SoakTests(EndToEndTestCase):
         await client.when_lost()
 
     async def echoes(self, random: Random) -> None:
-        """Go back and forth some times."""
+        """Make some round trips."""
         client = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
         for _ in range(random.randint(1, ECHOES)):
             await client.round_trip()
@@ -143,7 +143,7 @@ class SoakTests(EndToEndTestCase):
         await client.when_lost()
 
     async def at_rest(self) -> None:
-        """Wait until the agent is there and neither program keeps anything of what has ended."""
+        """Wait until the agent is connected, and both programs have released all streams."""
 
         async def resting() -> bool:
             if not any(entry["connected"] for entry in await self.tunnel.server.agents()):
@@ -160,7 +160,7 @@ class SoakTests(EndToEndTestCase):
             await self.descriptors_return(program, self.before[prefix])
 
     async def trace(self) -> None:
-        """Have both programs trace from now on what they allocate."""
+        """Let both programs start tracing their allocations."""
         for program in self.programs.values():
             url = f"http://127.0.0.1:{program.meta_port}/debug/memory?frames=1"
             answer = await treq.post(url, persistent=False)
@@ -168,14 +168,14 @@ class SoakTests(EndToEndTestCase):
             await self.allocated(program)
 
     async def allocated(self, program: Program) -> float:
-        """Return the bytes that a program has allocated since, and not freed."""
+        """Return the bytes that a program has allocated since then, and not freed."""
         _, body = await program.get("/debug/memory")
         found = re.search(r"traced: (\d+\.\d) MiB now", body)
         self.assertIsNotNone(found, body)
         return float(found[1]) * MEBIBYTE
 
     async def sample(self, seconds: float) -> None:
-        """Count what must not grow."""
+        """Sample the values that must not grow."""
         for prefix, program in self.programs.items():
             held = await self.allocated(program) if TRACED else program.resident()
             self.samples[f"{prefix}: bytes"].append((seconds, held))
@@ -184,7 +184,7 @@ class SoakTests(EndToEndTestCase):
             self.samples[f"{prefix}: streams"].append((seconds, streams))
 
     def judge(self) -> None:
-        """Require that nothing has grown."""
+        """Require that no value has grown."""
         for what, samples in self.samples.items():
             (began, first), (ended, last) = samples[0], samples[-1]
             growth = slope(samples) * (ended - began)
