@@ -1,1 +1,1 @@
-"""End-to-end tests of the ways on which the cluster's traffic gets to the server."""
+"""End-to-end tests of the steering of the cluster's traffic to the server."""

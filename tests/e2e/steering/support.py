@@ -1,4 +1,4 @@
-"""What the tests of steering have in common: a cluster on several machines, and who asks nodes."""
+"""The base class for tests of steering: a cluster on several machines, and callers of nodes."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ BACKENDS = ("nft", "legacy")
 _NODES = ("edge-1", "edge-2", "cloud-2")
 
 _SYNC_SECONDS = 20.0
-"""How long what follows from an event may take on a busy machine: at once, on another."""
+"""Seconds within which an event takes effect on a busy machine; an idle one needs almost none."""
 
 
 @dataclass(frozen=True)
 class Page:
-    """What curl got; ``subject`` is of the certificate that it was shown, if any."""
+    """The result of curl; ``subject`` is that of the server's certificate, if any."""
 
     exit_status: int
     status: int
@@ -41,12 +41,12 @@ class Page:
 
     @property
     def terminated(self) -> bool:
-        """Whether TLS was with the server, and not with the kubelet."""
+        """Whether TLS was terminated by the server, and not by the kubelet."""
         return self.subject.endswith("CN=system:node:tunnel-server")
 
 
 class SteeringTestCase(ClusterTestCase):
-    """A test case with a cluster whose edge nodes the cloud does not reach."""
+    """A test case with a cluster whose edge nodes are unreachable from the cloud."""
 
     async def steered_world(self, *edge_nodes: str) -> World:
         """Start the cluster without the tunnel: edge nodes, and the cloud node ``cloud-2``."""
@@ -63,7 +63,7 @@ class SteeringTestCase(ClusterTestCase):
         return self.world
 
     async def steer(self, *flags: str, agents: tuple[str, ...] = ("edge-1",)) -> Program:
-        """Start agents, and a server in the cloud with these flags; wait until all is ready."""
+        """Start agents, and a server in the cloud with these flags; wait until all are ready."""
         server = await self.world.server(SERVER, *flags)
         await self.world.publish_servers()
         for node in agents:
@@ -78,15 +78,15 @@ class SteeringTestCase(ClusterTestCase):
         return server
 
     async def edge_agent(self, node: str, *flags: str) -> Program:
-        """Make the agent of a node, which answers for both of its addresses."""
+        """Prepare the agent of a node, which registers both of its addresses."""
         ipv4, ipv6 = Sites.addresses[node]
         identifiers = f"host={node}&ipv4={ipv4}&ipv6={ipv6}"
         return await self.world.agent(node, "--agent-identifiers", identifiers, *flags)
 
-    # Who asks
+    # Callers
 
     async def curl(self, url: str, *flags: str, machine: str = "cloud") -> Page:
-        """Have a program on a machine ask for a page, as plainly as anybody may."""
+        """Request a page with curl on a machine."""
         arguments = ("--silent", "--show-error", "--verbose", "--max-time", "15")
         arguments += ("--write-out", "\n%{http_code}", *flags, url)
         with self.network.inside(machine):
@@ -107,9 +107,9 @@ class SteeringTestCase(ClusterTestCase):
         machine: str = "cloud",
         caller: bool = True,
     ) -> Page:
-        """Ask the kubelet at an address whether it is well, with kube-apiserver's certificate.
+        """Request ``/healthz`` of the kubelet at an address, with kube-apiserver's certificate.
 
-        Nobody's certificate is verified unless ``flags`` say so.
+        The kubelet's certificate is verified only if ``flags`` request it.
         """
         host = f"[{address}]" if ":" in address else address
         proof = self.world.caller_flags() if caller else ()
@@ -120,23 +120,23 @@ class SteeringTestCase(ClusterTestCase):
         )
 
     async def by_name(self, name: str, address: str, port: int, *flags: str) -> Page:
-        """Ask a kubelet by the name of its node, which resolves to ``address``."""
+        """Request it by the name of the kubelet's node, which resolves to ``address``."""
         return await self.ask(
             name, "--resolve", f"{name}:{port}:{address}", *(flags or ("--insecure",)), port=port
         )
 
     def verified(self) -> tuple[str, ...]:
-        """Return the flags by which curl trusts the cluster's authority, and nobody else."""
+        """Return the flags by which curl trusts only the cluster's authority."""
         return ("--cacert", str(self.world.identities.ca_path))
 
     async def assert_healthy(self, address: str, *flags: str, machine: str = "cloud") -> Page:
-        """Require that the kubelet at an address says that it is well; give the page."""
+        """Require that the kubelet at an address is healthy; return the page."""
         page = await self.ask(address, *flags, machine=machine)
         self.assertEqual((page.status, page.body), (200, "ok"), f"{address}: {page}")
         return page
 
     async def eventually_healthy(self, address: str, *flags: str, machine: str = "cloud") -> None:
-        """Wait until the kubelet at an address says that it is well."""
+        """Wait until the kubelet at an address is healthy."""
 
         async def is_healthy():
             return (await self.ask(address, *flags, machine=machine)).status == 200
@@ -144,7 +144,7 @@ class SteeringTestCase(ClusterTestCase):
         await self.eventually(is_healthy, f"{address} is reached", _SYNC_SECONDS, 0.2)
 
     async def eventually_refused(self, address: str, machine: str = "cloud") -> None:
-        """Wait until nobody answers at an address of a node."""
+        """Wait until connections to an address of a node fail."""
 
         async def is_refused():
             return (await self.ask(address, machine=machine)).exit_status == 7
@@ -152,7 +152,7 @@ class SteeringTestCase(ClusterTestCase):
         await self.eventually(is_refused, f"{address} is not reached", _SYNC_SECONDS, 0.2)
 
     async def eventually_rules(self, condition, what: str, program: str = "iptables") -> str:
-        """Wait until the nat table of the cloud's machine is as wanted; give it."""
+        """Wait until the nat table of the cloud's machine is as desired; return it."""
 
         def is_so():
             rules = self.rules(program)
@@ -160,10 +160,10 @@ class SteeringTestCase(ClusterTestCase):
 
         return await self.eventually(is_so, what, _SYNC_SECONDS, 0.1)
 
-    # What the machine has
+    # State of the machine
 
     def host_uses(self, backend: str) -> None:
-        """Have others use one of the two firewalls: a canary of kubelet, and rules that stay."""
+        """Create others' rules in one of the firewalls: kubelet's canary, and permanent rules."""
         for family in FAMILIES:
             program = f"{family}-{backend}"
             which(program)
@@ -180,7 +180,7 @@ class SteeringTestCase(ClusterTestCase):
                 self.network.run("cloud", program, "-w", "20", *words)
 
     def rules(self, program: str = "iptables") -> str:
-        """Return the nat table of the cloud's machine, without what changes by itself."""
+        """Return the nat table of the cloud's machine, without counters and times."""
         return without_counts(self.network.run("cloud", f"{program}-save", "-t", "nat"))
 
     def all_rules(self) -> dict[str, str]:
@@ -192,11 +192,11 @@ class SteeringTestCase(ClusterTestCase):
         }
 
     def sets(self) -> list[str]:
-        """Name the sets of addresses of the cloud's machine."""
+        """Return the names of the ipsets of the cloud's machine."""
         return self.network.run("cloud", "ipset", "list", "-name").split()
 
 
 def without_counts(saved: str) -> str:
-    """Take away what iptables-save says of packets and of the time of day."""
+    """Remove packet counters and times from the output of iptables-save."""
     lines = [line for line in saved.splitlines() if not line.startswith("#")]
     return "\n".join(re.sub(r" \[\d+:\d+\]$", "", line) for line in lines)

@@ -1,7 +1,7 @@
-"""kube-apiserver asks for a client that may use one node only, and that tries to reach another.
+"""kube-apiserver forwards requests of a client that may use one node, but tries to reach another.
 
-curl stands for kube-apiserver: it dials the first node's address, shows its certificate
-and passes on ``Host``, path and fields of a client (``UpgradeAwareHandler`` of k8s.io/apimachinery
+curl acts as kube-apiserver: it dials the first node's address, presents its certificate
+and forwards ``Host``, path and fields of a client (``UpgradeAwareHandler`` of k8s.io/apimachinery
 pkg/util/proxy/upgradeaware.go).
 """
 
@@ -20,11 +20,11 @@ READ_ONLY = 10255
 
 
 class DeputyTests(SteeringTestCase):
-    """Firewall rules lead to a server that knows two edge nodes."""
+    """Firewall rules redirect to a server with two edge nodes."""
 
     async def test_where_the_packet_was_going(self) -> None:
-        """Whatever a request says, it reaches the node and the port that its packets were for, in
-        both families, with TLS and without; or it is refused.
+        """Whatever a request contains, it reaches the node and port of its original destination, in
+        both families, with TLS and without; or it is rejected.
         """
         world = await self.steered_world(*HERE)
         for node in HERE:
@@ -41,7 +41,7 @@ class DeputyTests(SteeringTestCase):
         self.assertEqual(world.nodes["edge-2"].peers, [])
 
     async def with_tls(self, address: str) -> None:
-        """Ask for 10250 of the first node."""
+        """Send requests to port 10250 of the first node."""
         for host in HOSTS:
             await self.assert_healthy(address, "--insecure", "--header", f"Host: {host}")
         for field in ("X-Tunnel-Proxy-Dest: edge-2:10250", "X-Tunnel-Proxy-Host: edge-2"):
@@ -57,7 +57,7 @@ class DeputyTests(SteeringTestCase):
             self.assertIn("edge-2", page.body)
 
     async def without_tls(self, address: str) -> None:
-        """Ask for 10255 of the first node, where nobody asks who that is."""
+        """Send requests to port 10255 of the first node, which has no authentication."""
         url = f"http://[{address}]:{READ_ONLY}/" if ":" in address else f"http://{address}:10255/"
         for host in HOSTS:
             page = await self.curl(url, "--header", f"Host: {host}")

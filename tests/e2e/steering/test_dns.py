@@ -1,4 +1,4 @@
-"""Names of nodes lead to the server, by a ConfigMap for CoreDNS and a Service."""
+"""Names of nodes resolve to the server, by a ConfigMap for CoreDNS and a Service."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ RECORDS = "yurt-tunnel-nodes"
 
 
 class DnsTests(SteeringTestCase):
-    """``--enable-dns-controller``; the test stands for CoreDNS and for kube-proxy."""
+    """``--enable-dns-controller``; the test acts as CoreDNS and as kube-proxy."""
 
     async def test_names_lead_to_the_tunnel(self) -> None:
-        """Kubelets of edge nodes are asked through the Service, those of the cloud directly;
-        other ports follow the ConfigMap, and a pod that comes to the Service is served, too.
+        """Kubelets of edge nodes are reached through the Service, those of the cloud directly;
+        other ports follow the ConfigMap, and pods that connect to the Service are served, too.
         """
         world = await self.dns_world()
         start_witness(self, reactor, self.network, "edge-1", EDGE_4, 9100)
@@ -51,13 +51,13 @@ class DnsTests(SteeringTestCase):
         await world.set_proxy_ports({})
         await self.eventually_port(9100, None)
 
-        # Addresses and labels are followed, and a name is never taken for the end of another.
+        # Changes of addresses and labels apply, and a name does not match as another's suffix.
         await world.relabel("edge-1", "false")
         await self.eventually_recorded(f"{CLOUD_4}\tcloud-2\n{EDGE_4}\tedge-1")
 
     async def test_pass_through_by_name(self) -> None:
-        """With ``--passthrough-port`` the caller and the kubelet see each other: the node is found
-        by the name in the ClientHello. An upgrade without one finds it by its pod.
+        """With ``--passthrough-port`` TLS is between caller and kubelet: the node is found by the
+        name in the ClientHello, or, for an upgrade without one, by its pod.
         """
         world = await self.dns_world()
         await self.steer("--enable-dns-controller=true", "--passthrough-port", "10270")
@@ -73,8 +73,8 @@ class DnsTests(SteeringTestCase):
         await self.upgraded(await self.cluster_ip(), exec_status=101, unknown_pod_status=503)
 
     async def test_unnamed_upgrades_are_refused(self) -> None:
-        """With ``--unnamed-upgrades=refuse`` no path takes the place of a name, with pass-through
-        or without; names lead to the node as ever.
+        """With ``--unnamed-upgrades=refuse`` no path is used instead of a name, with pass-through
+        or without; names still lead to the node.
         """
         world = await self.dns_world()
         await self.run_pod(world, "web", "edge-1")
@@ -95,9 +95,9 @@ class DnsTests(SteeringTestCase):
             await server.stop()
 
     async def upgraded(self, cluster_ip: str, *, exec_status: int, unknown_pod_status: int) -> None:
-        """Ask for an upgrade as a kube-apiserver that does not verify kubelets does for exec.
+        """Request an upgrade for exec, like a kube-apiserver that does not verify kubelets.
 
-        Its TLS names nobody (``DialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go), and its
+        Its TLS has no SNI (``DialURL`` of k8s.io/apimachinery pkg/util/proxy/dial.go), and its
         ``Host`` is that of its own client.
         """
         for path, status in (
@@ -108,7 +108,7 @@ class DnsTests(SteeringTestCase):
             page = await self.curl(
                 f"https://{cluster_ip}:10250{path}",
                 *("--insecure", *self.world.caller_flags(), "--request", "POST"),
-                # An upgrade goes on until then.
+                # An upgraded connection lasts until then.
                 *("--max-time", "8" if status == 101 else "15"),
                 *("--header", "Connection: Upgrade", "--header", "Upgrade: SPDY/3.1"),
                 *("--header", "X-Stream-Protocol-Version: v4.channel.k8s.io"),
@@ -117,7 +117,7 @@ class DnsTests(SteeringTestCase):
             self.assertEqual((page.status, page.terminated), (status, True), page)
 
     async def dns_world(self):
-        """Start the cluster, with what the overlay adds to what the server may do."""
+        """Start the cluster, with the overlay's permissions for the server."""
         world = await self.steered_world("edge-1")
         rights = str(DEPLOY / "overlays" / "dns" / "rbac.yaml")
         await world.kubectl.output("apply", "-f", rights)
@@ -132,7 +132,7 @@ class DnsTests(SteeringTestCase):
         return found.get("data", {}).get("tunnel-nodes", "")
 
     async def eventually_recorded(self, text: str, in_any_order: bool = False) -> None:
-        """Wait until the records are these."""
+        """Wait until the records are as given."""
 
         async def recorded():
             found = await self.records()
@@ -151,7 +151,7 @@ class DnsTests(SteeringTestCase):
         return str(ipaddress.ip_address((await self.internal_service())["spec"]["clusterIP"]))
 
     async def eventually_port(self, number: int, desired: dict | None) -> None:
-        """Wait until a port of the Service is as wanted; ``None``: until it is not there."""
+        """Wait until a port of the Service is as desired; ``None``: until it is absent."""
 
         async def as_wanted():
             ports = (await self.internal_service())["spec"]["ports"]
@@ -163,7 +163,7 @@ class DnsTests(SteeringTestCase):
         await self.eventually(as_wanted, f"port {number} is {desired}", 20, 0.1)
 
     async def stand_for_kube_proxy(self) -> None:
-        """Have the ports of the Service lead to the server, on the cloud's machine."""
+        """Redirect the ports of the Service to the server, on the cloud's machine."""
         spec = (await self.internal_service())["spec"]
         rules = ["*nat", "-F OUTPUT"]
         rules += [
@@ -175,7 +175,7 @@ class DnsTests(SteeringTestCase):
         self.network.run("cloud", "iptables-restore", "--noflush", stdin=given)
 
     async def by_record(self, name: str, *flags: str):
-        """Ask a node's kubelet by its name, which the records resolve."""
+        """Send a request to a node's kubelet by its name, which the records resolve."""
         lines = [line.split("\t") for line in (await self.records()).split("\n")]
         [address] = [address for address, node in lines if node == name]
         return await self.by_name(name, address, 10250, *flags)

@@ -1,4 +1,4 @@
-"""The way of kube-apiserver's egress selector: HTTP CONNECT to the server, then the kubelet."""
+"""The path of kube-apiserver's egress selector: HTTP CONNECT to the server, then the kubelet."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ RELAY_PORT = 3128
 
 
 class EgressTests(SteeringTestCase):
-    """By the Unix socket, and by TCP with certificates on both sides."""
+    """CONNECT by the Unix socket, and by TCP with mutual TLS."""
 
     async def test_connect_reaches_the_kubelet(self) -> None:
         """Addresses of both families, and the name, lead to the kubelet, whose certificate the
-        caller verifies; an unknown destination is an answer and no silence.
+        caller verifies; an unknown destination gets an error response.
         """
         await self.steered_world("edge-1")
         await self.steer("--connect-endpoint", f"ssl:{TLS_PORT}:interface={SERVER}")
-        # curl has no way to a proxy on a Unix socket.
+        # curl does not support a proxy on a Unix socket.
         relay = Balancer(reactor, lambda: [self.world.socket_path(SERVER)])
         port = reactor.listenTCP(RELAY_PORT, relay, interface="127.0.0.1")
         self.addCleanup(port.stopListening)
