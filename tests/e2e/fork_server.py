@@ -37,7 +37,7 @@ _NUMBER = struct.Struct("i")
 
 
 class Forked:
-    """A program that the fork server has started, with the methods of ``subprocess.Popen``."""
+    """A program that the fork server has started, with two methods of ``subprocess.Popen``."""
 
     def __init__(self, arguments: list[str], news: int) -> None:
         self.pid = _read_number(news)

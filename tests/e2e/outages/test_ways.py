@@ -580,7 +580,7 @@ class PassThroughTests(Way, SteeringTestCase):
     async def begin(self) -> None:
         """Also connect a caller that never sends more than the first bytes of a ClientHello."""
         await super().begin()
-        self.rate_limit = await self.stranger(BEGINNING)
+        self.unfinished_hello = await self.stranger(BEGINNING)
 
     async def stranger(self, said: bytes) -> RequestClient:
         """Send data directly to the pass-through port, without a redirection."""
@@ -592,7 +592,8 @@ class PassThroughTests(Way, SteeringTestCase):
 
     async def garbage(self) -> None:
         """A caller that sends no TLS, or too little of it, to the pass-through port is rejected."""
-        ends = (await self.stranger(os.urandom(GARBAGE))).when_ended(), self.rate_limit.when_ended()
+        garbage = await self.stranger(os.urandom(GARBAGE))
+        ends = garbage.when_ended(), self.unfinished_hello.when_ended()
         await self.within(2 * SOON, gatherResults(ends), "they are turned away")
         await super().garbage()
 
