@@ -11,17 +11,17 @@ MAX_BYTES = 4 * 1024 * 1024
 """The default maximum; a bundle of all public authorities has 220 KB."""
 
 
-def read_plain(path: Path, most: int = MAX_BYTES) -> bytes:
-    """Return the content of a file of at most ``most`` bytes.
+def read_plain(path: Path, max_bytes: int = MAX_BYTES) -> bytes:
+    """Return the content of a file of at most ``max_bytes`` bytes.
 
     Raises ``OSError``, also for a pipe or a device, whose content may never come or never end.
     """
     with open(path, "rb", opener=_opened) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise OSError(errno.EINVAL, "it is not a plain file", str(path))
-        content = file.read(most + 1)
-    if len(content) > most:
-        raise OSError(errno.EFBIG, f"it is longer than {most} bytes", str(path))
+        content = file.read(max_bytes + 1)
+    if len(content) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is longer than {max_bytes} bytes", str(path))
     return content
 
 

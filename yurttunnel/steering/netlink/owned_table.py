@@ -116,7 +116,7 @@ class OwnedTable(Service):
 
     def _failed(self, failure: Failure) -> None:
         failure.trap(SteeringFailed)
-        self._on_error(failure.value)  # type: ignore[arg-type]
+        self._on_error(failure.value)  # type: ignore[arg-type] # trap() checks the type
 
 
 def _create(prefix: str, chains: Sequence[BaseChain], what: str) -> NetlinkSocket:
