@@ -409,7 +409,7 @@ class ServerClient(Factory):
         )
         session = TunnelSession(self._context, Side.AGENT, self._sent_hello, hello, description)
         session.on_closed.append(self._session_closed)
-        session.on_draining.append(self._server_going_away)
+        session.on_draining.append(self._server_draining)
         session.on_servers.append(self._servers_changed)
         self._session = session
         self._session_started_at = self._context.clock.seconds()
@@ -424,8 +424,8 @@ class ServerClient(Factory):
         self.knows_server_count = True
         self._group.servers_changed(servers)
 
-    def _server_going_away(self) -> None:
-        """Leave a server that is going away."""
+    def _server_draining(self) -> None:
+        """Leave a server that is draining."""
         if not self._draining:
             self._log.info(
                 "{server}: the server accepts no new streams in the session", server=self.server
