@@ -18,6 +18,7 @@ from yurttunnel.hub.meta import hub_pages
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.http_site import MAX_BODY_BYTES, LimitedSite
+from yurttunnel.ops.meta import meta_pages
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
@@ -44,9 +45,8 @@ class HubPageTests(SynchronousTestCase):
                 reactor_lag=lambda: 0.0,
             ),
         )
-        pages = hub_pages(
-            status, self.readiness, MetricRegistry(), self.set_token, lambda: self.pods
-        )
+        shared = meta_pages(status, self.readiness, MetricRegistry(), None)
+        pages = shared | hub_pages(self.set_token, lambda: self.pods, shared)
         self.site = LimitedSite(pages, self.clock)
 
     def set_token(self, token) -> bool:

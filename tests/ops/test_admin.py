@@ -92,7 +92,7 @@ class ProcessPageTests(SynchronousTestCase):
             admin_pages(
                 {},
                 {},
-                {"process": process_page(clock, "program", readiness, lambda: {"node": "edge-1"})},
+                {"process": process_page(clock, "program", readiness, {"node": "edge-1"})},
             ),
         )
         told = json.loads(site.ask("/v1/process").body)

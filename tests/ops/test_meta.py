@@ -21,12 +21,11 @@ from tests.ops.snapshots import snapshot
 from tests.ops.status_pages import PageUnderTest
 from tests.ops.test_http_site import TcpTransport
 from yurttunnel.metrics import MetricRegistry, counter
-from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.log_levels import LogLevelFilter
-from yurttunnel.ops.meta import JsonPage, meta_pages, meta_service
+from yurttunnel.ops.meta import JsonPage, MetaPort, meta_pages
 from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.steering.page import steering_page
 from yurttunnel.steering.report import RulesReport, SteeringReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
@@ -320,10 +319,15 @@ class MetaServiceTests(SynchronousTestCase):
     def test_life(self) -> None:
         """The port is open and the garbage collector is observed while the service runs."""
         reactor = MemoryReactorClock()
-        status = PageUnderTest("yurttunnel <server>").page
-        debug = Debug(reactor, tuple, ReactorLag(reactor), LogLevelFilter())
-        service = meta_service(
-            reactor, lambda site: reactor.listenTCP(10265, site), {}, status, debug
+        sources = StatusSources(
+            program="program", readiness=Readiness(), certificates=None, reactor_lag=float
+        )
+        service = MetaPort(
+            reactor,
+            ("--meta-port", "127.0.0.1", 10265),
+            sources,
+            MetricRegistry(),
+            ReactorLag(reactor),
         )
         before = list(gc.callbacks)
         service.startService()

@@ -130,7 +130,7 @@ class ServerPages(SocketPages):
         )
         process.forwards.listen()
         own = standalone_pages(reactor, settings, directory.path, trust)
-        socket = server_socket(reactor, settings, directory.path, process, own)
+        socket = server_socket(directory.path, process, own)
         super().__init__(reactor, process.meta, socket)
 
 

@@ -65,7 +65,7 @@ def build(
     process.metrics.add(cluster_trust_metrics("yurttunnel_agent_"), trust.stats)
     parts = NotifyingService(reactor, process.readiness)
     # The port comes first: if it is in use, nothing else has started. It is closed last.
-    for part in (process.meta, CloseOnStop(client.close), informers, trust, process.lag):
+    for part in (process.meta, CloseOnStop(client.close), informers, trust):
         part.setServiceParent(parts)
     if not settings.servers:
         process.readiness.add("server addresses", discovered.problem, required=False)
@@ -79,5 +79,5 @@ def build(
         process.agent.update_identifiers,
     )
     identifiers.setServiceParent(parts)
-    process.admin_socket(mode.cert_dir).setServiceParent(parts)
+    process.meta.admin_socket(mode.cert_dir, settings.node_name).setServiceParent(parts)
     return parts

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
-from pathlib import Path
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 
@@ -22,21 +20,15 @@ from yurttunnel.agent.servers import ServerSet
 from yurttunnel.agent.service import AgentService
 from yurttunnel.agent.settings import Settings
 from yurttunnel.agent.trust import AgentTrust
-from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
 from yurttunnel.ops import tunnel_flags
-from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
-from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import log_level_filter
-from yurttunnel.ops.meta import meta_pages, meta_service
+from yurttunnel.ops.meta import MetaPort
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import element
-from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
@@ -91,7 +83,7 @@ class AgentProcess:
     ``trust`` and ``addresses`` are those of the mode. ``identifiers()`` returns the identifiers for
     the servers. Servers are verified by ``server_name``, or, if that is ``None``, by the dialed
     host. ``expected`` is that of :class:`ServerSet`. ``following`` follows the file of the
-    settings, if there is one. ``agent``, ``lag`` and ``meta`` are services; the mode adds to
+    settings, if there is one. ``agent`` and ``meta`` are services; the mode adds to
     ``readiness`` and ``metrics``.
     """
 
@@ -107,8 +99,6 @@ class AgentProcess:
         expected: int | None = None,
         following: ConfigurationReloader[Settings] | None = None,
     ) -> None:
-        self._reactor = reactor
-        self._settings = settings
         client_settings = _client_settings(settings, identifiers)
         counters = TunnelCounters()
         budget = MemoryBudget(MEMORY_BUDGET)
@@ -133,14 +123,14 @@ class AgentProcess:
         self.agent = AgentService(
             reactor, trust, addresses, servers, dialer, settings.drain_timeout
         )
-        self.lag = ReactorLag(reactor)
+        lag = ReactorLag(reactor)
         self.metrics = agent_registry(
             counters,
             budget,
             self._snapshots,
             self.agent.servers.failed_attempts,
             trust.certificates,
-            self.lag.worst,
+            lag.worst,
         )
         self.metrics.add(SERVER_METRICS, self.agent.stats)
         self.readiness = Readiness()
@@ -148,36 +138,29 @@ class AgentProcess:
         self.readiness.add("every server", self.agent.warning, required=False)
         self.readiness.add("certificate", trust.problem)
         self.readiness.add("certificate renewal", trust.warning, required=False)
-        status = StatusPage(
-            reactor,
-            StatusSources(
-                program="yurttunnel-agent",
-                readiness=self.readiness,
-                certificates=trust.certificates,
-                reactor_lag=self.lag.worst,
-                peers=Peers(
-                    reactor,
-                    terms=SERVERS,
-                    counters=counters,
-                    sessions=self.agent.servers.sessions,
-                    snapshots=self._snapshots,
-                ),
-                sections=[lambda _: destination_section(policy.describe())],
+        sources = StatusSources(
+            program="yurttunnel-agent",
+            readiness=self.readiness,
+            certificates=trust.certificates,
+            reactor_lag=lag.worst,
+            peers=Peers(
+                reactor,
+                terms=SERVERS,
+                counters=counters,
+                sessions=self.agent.servers.sessions,
+                snapshots=self._snapshots,
             ),
+            sections=[lambda _: destination_section(policy.describe())],
         )
-        debug = Debug(
+        self.meta = MetaPort(
             reactor,
-            self.agent.servers.sessions,
-            self.lag,
-            log_level_filter,
-            dialer.sockets.contains,
+            ("--meta-port", settings.meta_host, settings.meta_port),
+            sources,
+            self.metrics,
+            lag,
+            features=[steering_page(lambda: None)],
+            is_tunnelled=dialer.sockets.contains,
         )
-        features = [steering_page(lambda: None)]
-        own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
-        self._pages, self._debug_pages = own | debug.protected_pages, debug.pages
-        host, port = settings.meta_host, settings.meta_port
-        listen = partial(listen_tcp, reactor, "--meta-port", host, port)
-        self.meta = meta_service(reactor, listen, self._pages, status, debug)
         if following is not None:
             self._follow(following, policy, client_settings)
 
@@ -197,21 +180,6 @@ class AgentProcess:
         following.follow(LIVE_FLAGS, use)
         following.tell(self.readiness)
         following.setServiceParent(self.meta)
-
-    def admin_socket(self, directory: Path) -> AdminSocket:
-        """Return the socket in ``directory`` through which commands reach this process."""
-        settings = self._settings
-        meta = join_authority(settings.meta_host, settings.meta_port)
-        return admin_socket(
-            self._reactor,
-            directory,
-            "yurttunnel-agent",
-            self.readiness,
-            self._pages,
-            self._debug_pages,
-            lambda: {"node": settings.node_name, "status_page": f"http://{meta}/"},
-            {},
-        )
 
     def _snapshots(self) -> Iterator[SessionSnapshot]:
         return (session.snapshot() for session in self.agent.servers.sessions())

@@ -25,12 +25,8 @@ from twisted.logger import Logger
 from yurttunnel.http.fields import Fields
 from yurttunnel.kube.errors import ApiError, ApiUnreachable
 from yurttunnel.kube.resources import Object
-from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.debug.pages import JSON, refusal
-from yurttunnel.ops.http_site import AnyPage, PageRequest, PageResponse, allowed_methods
-from yurttunnel.ops.meta import meta_pages
-from yurttunnel.ops.readiness import Readiness
-from yurttunnel.ops.status.page import StatusPage
+from yurttunnel.ops.http_site import AnyPage, PageRequest, PageResponse, Pages, allowed_methods
 from yurttunnel.pki.discovery import BadBootstrapToken, BootstrapToken
 
 _log = Logger()
@@ -40,16 +36,13 @@ SetToken = Callable[[BootstrapToken], bool]
 
 
 def hub_pages(
-    status: StatusPage,
-    readiness: Readiness,
-    metrics: MetricRegistry,
-    set_token: SetToken,
-    pods: Callable[[], Awaitable[Object]],
+    set_token: SetToken, pods: Callable[[], Awaitable[Object]], shared: Pages
 ) -> dict[str, AnyPage]:
-    """Return the pages by path; ``pods()`` returns the list of the node's pods."""
-    shared = meta_pages(status, readiness, metrics, None)
+    """Return the hub's own pages by path; ``pods()`` returns the list of the node's pods.
+
+    ``shared`` are the pages of all programs.
+    """
     return {
-        **shared,
         "/v1/healthz": shared["/healthz"],
         "/v1/readyz": shared["/readyz"],
         "/v1/token": _local("/v1/token", (b"POST", b"PUT"), partial(_token_answer, set_token)),

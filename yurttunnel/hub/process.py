@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -51,19 +51,13 @@ from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import PODS, SERVICES, Object
 from yurttunnel.metrics import MetricRegistry
-from yurttunnel.ops.admin.service import AdminSocket, admin_socket
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
-from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import log_level_filter
-from yurttunnel.ops.meta import meta_service
+from yurttunnel.ops.meta import MetaPort
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import CloseOnStop
-from yurttunnel.ops.status.page import StatusPage
-from yurttunnel.ops.status.sections import MakeSection
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
@@ -215,8 +209,21 @@ def build(
     def pods() -> Deferred[Object]:
         return for_pages.list(PODS, field_selector=f"spec.nodeName={settings.node_name}")
 
-    sections = hub_sections(health, limits, lambda: cache.stats, offline)
-    meta, admin = _meta(reactor, settings, readiness, metrics, identity, pods, lag, sections)
+    meta = MetaPort(
+        reactor,
+        ("--serve-port", listeners.meta_host, listeners.meta_port),
+        StatusSources(
+            program="yurthub",
+            readiness=readiness,
+            certificates=identity.certificates,
+            reactor_lag=lag.worst,
+            sections=hub_sections(health, limits, lambda: cache.stats, offline),
+        ),
+        metrics,
+        lag,
+        further=partial(hub_pages, identity.set_token, pods),
+    )
+    admin = meta.admin_socket(settings.root_dir, settings.node_name)
     if following is not None:
 
         def use(now: Settings) -> None:
@@ -236,7 +243,6 @@ def build(
         CloseOnStop(forwarder.close),
         CloseOnStop(responses.close),
         cache,
-        lag,
         ports,
         kernel,
         interface,
@@ -275,49 +281,6 @@ def hub_registry(
     registry = MetricRegistry()
     add_process_metrics(registry, PREFIX, certificates, reactor_lag)
     return registry
-
-
-def _meta(
-    reactor: IReactor,
-    settings: Settings,
-    readiness: Readiness,
-    metrics: MetricRegistry,
-    identity: HubIdentity,
-    pods: Callable[[], Deferred[Object]],
-    lag: ReactorLag,
-    sections: Sequence[MakeSection],
-) -> tuple[IService, AdminSocket]:
-    status = StatusPage(
-        reactor,
-        StatusSources(
-            program="yurthub",
-            readiness=readiness,
-            certificates=identity.certificates,
-            reactor_lag=lag.worst,
-            sections=sections,
-        ),
-    )
-    debug = Debug(reactor, tuple, lag, log_level_filter)
-    own = hub_pages(status, readiness, metrics, identity.set_token, pods)
-    pages = own | debug.protected_pages
-    host, port = settings.listeners.meta_host, settings.listeners.meta_port
-    listen = partial(listen_tcp, reactor, "--serve-port", host, port)
-    meta = meta_service(reactor, listen, pages, status, debug)
-    details = {
-        "node": settings.node_name,
-        "status_page": f"http://{join_authority(host, port)}/",
-    }
-    admin = admin_socket(
-        reactor,
-        settings.root_dir,
-        "yurthub",
-        readiness,
-        pages,
-        debug.pages,
-        lambda: details,
-        {},
-    )
-    return meta, admin
 
 
 def _cloud_problem(health: Health) -> str | None:

@@ -7,18 +7,19 @@ agent those to its servers. The other programs have no sessions, and no such pag
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import unquote
 
-from twisted.application.service import MultiService
-from twisted.internet.interfaces import IListeningPort, IProtocolFactory
-
+from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.admin.service import AdminSocket, admin_pages, process_page
 from yurttunnel.ops.clocks import timestamp
+from yurttunnel.ops.debug.pages import IsTunnelled, Page
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition_pieces
@@ -35,11 +36,15 @@ from yurttunnel.ops.http_site import (
     text,
     with_access_control,
 )
+from yurttunnel.ops.lag import ReactorLag
+from yurttunnel.ops.listen import listen_tcp
+from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.memory_trimming import MemoryTrimmer
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInReverse
 from yurttunnel.ops.slices import gather, json_pieces
 from yurttunnel.ops.status.page import POLICY, StatusPage
+from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.tunnel.reactor import IReactor
 
 if TYPE_CHECKING:
@@ -106,23 +111,62 @@ def meta_pages(
     }
 
 
-def meta_service(
-    reactor: IReactor,
-    listen: Callable[[IProtocolFactory], IListeningPort],
-    pages: Pages,
-    status: StatusPage,
-    debug: Debug,
-) -> MultiService:
-    """Return the service of the meta port, and of the memory management of the process.
+class MetaPort(StoppedInReverse):
+    """The port of a process for operators, as a service; its admin socket has the same pages.
 
-    ``listen`` binds the port for a factory, or raises ``CannotListen``.
+    The service includes what is measured for the pages, and the memory management of the process.
+    ``address`` is the port's flag, host and port, ``features`` are pages of features, and
+    ``further(pages)`` returns pages of the program, given the others. ``is_tunnelled`` is that of
+    :class:`Debug`.
     """
-    site = LimitedSite(pages, reactor)
-    service = StoppedInReverse()
-    port = PortService(partial(listen, site), site.close)
-    for part in (status, port, debug, MemoryTrimmer(reactor), GCFreezer()):
-        part.setServiceParent(service)
-    return service
+
+    def __init__(
+        self,
+        reactor: IReactor,
+        address: tuple[str, str, int],
+        sources: StatusSources,
+        metrics: MetricRegistry,
+        lag: ReactorLag,
+        *,
+        features: Sequence[JsonPage] = (),
+        further: Callable[[Pages], Pages] = lambda pages: {},
+        is_tunnelled: IsTunnelled = lambda client, listener: False,
+    ) -> None:
+        super().__init__()
+        self._reactor = reactor
+        self._sources = sources
+        flag, host, port = address
+        self.url = f"http://{join_authority(host, port)}/"
+        """The URL of the status page, for a browser on this machine."""
+        peers = sources.peers
+        sessions = tuple if peers is None else peers.sessions
+        snapshots = None if peers is None else peers.snapshots
+        status = StatusPage(reactor, sources)
+        debug = Debug(reactor, sessions, lag, log_level_filter, is_tunnelled)
+        own = meta_pages(status, sources.readiness, metrics, snapshots, features)
+        self._pages = {**own, **further(own), **debug.protected_pages}
+        self._debug_pages = debug.pages
+        site = LimitedSite(self._pages, reactor)
+        listener = PortService(partial(listen_tcp, reactor, flag, host, port, site), site.close)
+        for part in (status, listener, debug, MemoryTrimmer(reactor), GCFreezer(), lag):
+            part.setServiceParent(self)
+
+    def admin_socket(
+        self, directory: Path, node: str | None, own: Mapping[str, Page] | None = None
+    ) -> AdminSocket:
+        """Return the socket in ``directory`` through which commands reach this process.
+
+        ``node`` is the node that the process runs on, if it is a program of a node. The socket has
+        the page ``/v1/process``, and the program's ``own`` pages below ``/v1``.
+        """
+        readiness = self._sources.readiness
+        details = {} if node is None else {"node": node}
+        details["status_page"] = self.url
+        process = process_page(self._reactor, self._sources.program, readiness, details)
+        pages = admin_pages(self._pages, self._debug_pages, {"process": process, **(own or {})})
+        socket = AdminSocket(self._reactor, directory, pages)
+        readiness.add("commands", lambda: socket.problem, required=False)
+        return socket
 
 
 def _read_only(page: AnyPage) -> AnyPage:

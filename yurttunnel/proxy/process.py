@@ -8,24 +8,19 @@ from functools import partial
 
 from twisted.application.service import IService
 
-from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration, without_credentials
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
-from yurttunnel.ops.admin.service import admin_socket
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
-from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.deferred_start import DeferredStart
-from yurttunnel.ops.http_site import LimitedSite, Pages
+from yurttunnel.ops.http_site import LimitedSite
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import log_level_filter
-from yurttunnel.ops.meta import JsonPage, meta_pages, meta_service
+from yurttunnel.ops.meta import JsonPage, MetaPort
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 from yurttunnel.ops.slices import gather
-from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
@@ -109,7 +104,6 @@ class ProxyProcess:
         self._readiness.add("services", self._warning, required=False)
         self._readiness.add("retry", self._retry_problem, required=False)
         self._readiness.add("forwarding", self._forwarding_problem, required=False)
-        self._lag = ReactorLag(reactor)
         self._following = following
         if following is not None:
             following.follow(LIVE_FLAGS, self._use)
@@ -139,7 +133,6 @@ class ProxyProcess:
             self._following,
             self._health_port(),
             None if self._client is None else CloseOnStop(self._client.close),
-            self._lag,
             self._worker,
             self._informers,
             AddressEvents(self._reactor, self._node.refresh),
@@ -222,13 +215,17 @@ class ProxyProcess:
         return ProxyStats(proxier, self._health, statuses, totals, manager.draining())
 
     def _meta_parts(self) -> tuple[IService, IService | None]:
-        reactor, lag = self._reactor, self._lag
+        reactor, lag = self._reactor, ReactorLag(self._reactor)
         metrics = proxy_registry(lag.worst)
         metrics.add(METRICS, self._stats)
         metrics.add(HEALTH_METRICS, lambda: self._health_pages)
         metrics.add(CONNECTION_METRICS, connection_table)
-        status = StatusPage(
+        mode = JsonPage(
+            "mode", "Mode and firewall back end of the proxy, as JSON", self._mode, STARTING
+        )
+        meta = MetaPort(
             reactor,
+            ("--metrics-bind-address", *self._settings.pages.metrics),
             StatusSources(
                 program=PROGRAM,
                 readiness=self._readiness,
@@ -240,29 +237,14 @@ class ProxyProcess:
                     syncs_section(self._health, lambda: self._proxier),
                 ),
             ),
+            metrics,
+            lag,
+            features=[services_page(reactor, self._service_statuses), mode],
         )
-        debug = Debug(reactor, tuple, lag, log_level_filter)
-        mode = JsonPage(
-            "mode", "Mode and firewall back end of the proxy, as JSON", self._mode, STARTING
-        )
-        features = [services_page(reactor, self._service_statuses), mode]
-        pages = meta_pages(status, self._readiness, metrics, None, features) | debug.protected_pages
-        where = self._settings.pages.metrics
-        listen = partial(listen_tcp, reactor, "--metrics-bind-address", *where)
-        meta = meta_service(reactor, listen, pages, status, debug)
-        return meta, self._admin(pages, debug.pages)
-
-    def _admin(self, pages: Pages, debug: Pages) -> IService | None:
         directory = self._settings.state_dir
         if directory is None:
-            return None
-        details = {
-            "node": self._settings.node_name,
-            "status_page": f"http://{join_authority(*self._settings.pages.metrics)}/",
-        }
-        return admin_socket(
-            self._reactor, directory, PROGRAM, self._readiness, pages, debug, lambda: details, {}
-        )
+            return meta, None
+        return meta, meta.admin_socket(directory, self._settings.node_name)
 
     def _health_port(self) -> IService | None:
         where = self._settings.pages.health

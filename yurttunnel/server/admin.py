@@ -15,7 +15,7 @@ from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
-from yurttunnel.ops.admin.service import AdminSocket, admin_socket
+from yurttunnel.ops.admin.service import AdminSocket
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, as_json
 from yurttunnel.ops.http_site import PageResponse, text
@@ -41,24 +41,11 @@ from yurttunnel.tunnel.reactor import IReactor
 
 
 def server_socket(
-    reactor: IReactor,
-    settings: Settings,
-    directory: Path,
-    process: ServerProcess,
-    extra_pages: Mapping[str, Page],
+    directory: Path, process: ServerProcess, extra_pages: Mapping[str, Page]
 ) -> AdminSocket:
     """Return the socket in ``directory``; ``extra_pages`` are the pages of the mode."""
     forwards = ForwardPages(lambda: process.forwards)
-    return admin_socket(
-        reactor,
-        directory,
-        "yurttunnel-server",
-        process.readiness,
-        process.pages,
-        process.debug_pages,
-        lambda: {"status_page": status_page(settings)},
-        {**forwards.pages(), **extra_pages},
-    )
+    return process.meta.admin_socket(directory, None, {**forwards.pages(), **extra_pages})
 
 
 def standalone_pages(
@@ -72,11 +59,6 @@ def standalone_pages(
         lambda token: command_with_token(settings, str(token)),
     )
     return {**tokens.pages(), **RevocationPages(reactor, directory, trust.revocations).pages()}
-
-
-def status_page(settings: Settings) -> str:
-    """Return the URL of the status page, for a browser on this machine."""
-    return f"http://{join_authority(settings.insecure_address, settings.meta_port)}/"
 
 
 NOT_LISTENING = "this server accepts no calls now: it begins"

@@ -179,14 +179,13 @@ class ClusterServer:
             self._election,
             self._dns,
             self._reviews,
-            process.lag,
             # Redirected connections stay redirected until the last stream has ended.
             self._steering.tracking(),
             self._tunnel,
             # Callers are redirected here only while everything listens. It starts before that, too:
             # a server that was killed may have left rules.
             self._steering.rules(self._tunnel.problem),
-            server_socket(self._reactor, self._settings, self._cluster.cert_dir, process, {}),
+            server_socket(self._cluster.cert_dir, process, {}),
         ):
             if part is not None:
                 part.setServiceParent(parts)

@@ -8,16 +8,12 @@ from functools import partial
 
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
-from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.lag import ReactorLag
-from yurttunnel.ops.listen import listen_tcp
-from yurttunnel.ops.log_levels import log_level_filter
-from yurttunnel.ops.meta import meta_pages, meta_service
+from yurttunnel.ops.meta import MetaPort
 from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.formatting import PeerTerms
-from yurttunnel.ops.status.page import StatusPage
 from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
@@ -129,8 +125,7 @@ class ServerProcess:
     status page, and ``add_node_section``, how a node is added; they add to ``readiness`` and
     ``metrics``. ``failures`` are failed requests of callers, ``requests`` counts requests to
     kubelets. ``audit`` is the audit log, ``None`` without one. ``live`` has the settings that
-    change, by ``following`` their file if there is one. ``pages`` are those of the meta port,
-    ``debug_pages`` those of ``/debug``.
+    change, by ``following`` their file if there is one.
     """
 
     def __init__(
@@ -157,51 +152,47 @@ class ServerProcess:
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.live = LiveSettings(settings)
         self.readiness = Readiness()
-        self.lag = ReactorLag(reactor)
-        self.metrics = server_registry(
-            counters, budget, self._snapshots, certificates, self.lag.worst
-        )
+        lag = ReactorLag(reactor)
+        self.metrics = server_registry(counters, budget, self._snapshots, certificates, lag.worst)
         nodes = NodePages(self.registry, self.history, self.lost_nodes, self.failures)
         listener_section = ListenerSection(
             counters, lambda: self.sessions(), lambda: self.listeners()
         )
-        status = StatusPage(
-            reactor,
-            StatusSources(
-                program="yurttunnel-server",
-                readiness=self.readiness,
-                certificates=certificates,
-                reactor_lag=self.lag.worst,
-                peers=Peers(
-                    reactor,
-                    terms=NODES,
-                    counters=counters,
-                    sessions=lambda: self.sessions(),
-                    snapshots=self._snapshots,
-                    pooled_streams=lambda: self.pooled_streams(),
-                    one=NodeView(self.registry, self.history, nodes, self.failures, NODES).sections,
-                ),
-                sections=[
-                    lambda moment: lost_section(self.lost_nodes.newest_first(), moment, NODES),
-                    listener_section.section,
-                    lambda _: steering_section(self.steering()),
-                    lambda _: self.add_node_section,
-                ],
-                failures=self.failures,
-                requests=self._requests,
-                durations={
-                    "request": self.requests.durations,
-                    "dial": counters.dial_durations,
-                },
+        sources = StatusSources(
+            program="yurttunnel-server",
+            readiness=self.readiness,
+            certificates=certificates,
+            reactor_lag=lag.worst,
+            peers=Peers(
+                reactor,
+                terms=NODES,
+                counters=counters,
+                sessions=lambda: self.sessions(),
+                snapshots=self._snapshots,
+                pooled_streams=lambda: self.pooled_streams(),
+                one=NodeView(self.registry, self.history, nodes, self.failures, NODES).sections,
             ),
+            sections=[
+                lambda moment: lost_section(self.lost_nodes.newest_first(), moment, NODES),
+                listener_section.section,
+                lambda _: steering_section(self.steering()),
+                lambda _: self.add_node_section,
+            ],
+            failures=self.failures,
+            requests=self._requests,
+            durations={
+                "request": self.requests.durations,
+                "dial": counters.dial_durations,
+            },
         )
-        debug = Debug(reactor, lambda: self.sessions(), self.lag, log_level_filter)
-        features = [nodes.page(), steering_page(lambda: self.steering())]
-        own = meta_pages(status, self.readiness, self.metrics, self._snapshots, features)
-        self.pages, self.debug_pages = own | debug.protected_pages, debug.pages
-        address, port = settings.insecure_address, settings.meta_port
-        listen = partial(listen_tcp, reactor, "--meta-port", address, port)
-        self.meta = meta_service(reactor, listen, self.pages, status, debug)
+        self.meta = MetaPort(
+            reactor,
+            ("--meta-port", settings.insecure_address, settings.meta_port),
+            sources,
+            self.metrics,
+            lag,
+            features=[nodes.page(), steering_page(lambda: self.steering())],
+        )
         if following is not None:
             following.follow(LIVE_FLAGS, self.live.apply)
             following.tell(self.readiness)

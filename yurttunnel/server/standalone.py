@@ -16,7 +16,7 @@ from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import LockedDirectory
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
 from yurttunnel.server.add_node_section import join_section
-from yurttunnel.server.admin import server_socket, standalone_pages, status_page
+from yurttunnel.server.admin import server_socket, standalone_pages
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.middleware import (
@@ -84,21 +84,20 @@ def build(
         print_startup_message,
         settings,
         standalone.state_dir,
-        status_page(settings),
+        process.meta.url,
         own.join_token,
         terminal(),
     )
     startup_message = (
         Announcement(reactor, readiness, print_message) if settings.prints_startup_message else None
     )
-    admin = server_socket(reactor, settings, standalone.state_dir, process, pages)
+    admin = server_socket(standalone.state_dir, process, pages)
     # The trust ends after the sessions: a node can be revoked during a drain. The directory, and
     # the socket in it, are released when the drain begins, once the history has been written: a
     # successor may start meanwhile.
     release_directory = CloseOnStop(own.release_directory)
     for part in (
         process.meta,
-        process.lag,
         own,
         server,
         directory_lock,

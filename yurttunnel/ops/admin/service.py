@@ -9,7 +9,7 @@ limits are those of the meta port.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -71,26 +71,6 @@ def admin_pages(meta: Pages, debug: Pages, own: Mapping[str, Page]) -> dict[str,
     return with_access_control({**others, **debug, **own_pages}, refusal)
 
 
-def admin_socket(
-    reactor: IReactor,
-    directory: Path,
-    program: str,
-    readiness: Readiness,
-    meta: Pages,
-    debug: Pages,
-    details: Callable[[], Mapping[str, object]],
-    own: Mapping[str, Page],
-) -> AdminSocket:
-    """Return the socket of a process, with its page ``/v1/process`` and its ``own`` pages.
-
-    The arguments are those of :func:`process_page` and :func:`admin_pages`.
-    """
-    pages = {"process": process_page(reactor, program, readiness, details), **own}
-    socket = AdminSocket(reactor, directory, admin_pages(meta, debug, pages))
-    readiness.add("commands", lambda: socket.problem, required=False)
-    return socket
-
-
 class AdminSocket(Service):
     """Serves ``pages`` on :data:`SOCKET` in ``directory`` while it runs.
 
@@ -127,9 +107,9 @@ def process_page(
     clock: IReactorTime,
     program: str,
     readiness: Readiness,
-    details: Callable[[], Mapping[str, object]],
+    details: Mapping[str, object],
 ) -> Page:
-    """Return the page; ``details()`` returns further fields of the program."""
+    """Return the page; ``details`` are further fields of the program."""
     since = timestamp(time_of_day(clock))
 
     def show(parameters: Parameters) -> PageResponse:
@@ -142,7 +122,7 @@ def process_page(
                 "since": since,
                 "ready": all(each.problem is None for each in findings if each.required),
                 "checks": [_check(each) for each in findings],
-                **details(),
+                **details,
             }
         )
 
