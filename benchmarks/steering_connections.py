@@ -94,7 +94,6 @@ class _Place:
 def _place(backend: str, case: Case | None) -> Generator[_Place]:
     with closing(Namespace()) as namespace:
         for command in (
-            "ip link set lo up",
             f"ip address add {OWN_ADDRESS}/32 dev lo",
             f"ip route add default dev lo src {OWN_ADDRESS}",
         ):

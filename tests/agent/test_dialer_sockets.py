@@ -84,7 +84,6 @@ class KernelErrors:
         """UNREACHABLE at once, and not "operation in progress"."""
         network = Namespace()
         self.addCleanup(network.close)
-        network.run("ip", "link", "set", "lo", "up")
         rule = "-A OUTPUT -p tcp -j REJECT --reject-with icmp-host-unreachable"
         network.run("iptables", "-w", *rule.split())
         with network.inside():

@@ -14,8 +14,8 @@ from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest
 
 from benchmarks.ports import free_ports
+from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.hub.programs import Hub
-from tests.e2e.network.namespaces import Namespace, new_namespace, wait_for_ipv6
 from tests.e2e.outages.clocks import WallClock
 from tests.e2e.programs import READY_SECONDS, ROOT, Agent, Program
 from tests.e2e.support import EndToEndTestCase, which
@@ -217,13 +217,8 @@ class OnlyIpv6Tests(EndToEndTestCase):
 
     async def test_the_defaults_serve(self) -> None:
         """With defaults the server accepts agents, and its pages are at their usual addresses."""
-        former, machine = Namespace(current=True), new_namespace()
-        self.addCleanup(machine.close)
-        self.addCleanup(former.close)
-        self.addCleanup(former.enter)
-        machine.run("ip", "address", "add", "fd00::7/128", "dev", "lo", "nodad")
-        machine.enter()
-        wait_for_ipv6()
+        network = ClusterNetwork(["fd00::7"])
+        self.addCleanup(network.close)
         tunnel = self.make_tunnel()
         state = tunnel.server.state
         tunnel.server = server = Program(

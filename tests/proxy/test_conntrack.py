@@ -8,8 +8,8 @@ from ipaddress import ip_address
 
 from zope.interface.verify import verifyObject
 
-from tests.e2e.network.namespaces import wait_for_ipv6
-from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase, run_at_once
 from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.interfaces import IConntrack, StaleFlows
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
@@ -35,25 +35,22 @@ class ConntrackTests(KernelTestCase):
 
     version = 4
     other_version = 6
+    addresses = tuple(each for version in (4, 6) for each in (OWN[version], *PODS[version]))
 
     def setUp(self):
-        """Add addresses of pods, and portals without rules."""
+        """Add portals without rules."""
         super().setUp()
         # Packets there are lost: no machine has that hardware address.
-        command("ip", "link", "add", "cloud", "type", "veth", "peer", "name", "far")
+        run("ip", "link", "add", "cloud", "type", "veth", "peer", "name", "far")
         for link in ("cloud", "far"):
-            command("ip", "link", "set", link, "addrgenmode", "none", "up")
+            run("ip", "link", "set", link, "addrgenmode", "none", "up")
         for version, length in ((4, 32), (6, 128)):
-            for address in (OWN[version], *PODS[version]):
-                nodad = ("nodad",) if version == 6 else ()
-                command("ip", "address", "add", f"{address}/{length}", "dev", "lo", *nodad)
             for address in (PORTAL[version], OTHER_PORTAL[version]):
                 route = (f"{address}/{length}", "dev", "cloud", "src", OWN[version])
-                command("ip", f"-{version}", "route", "add", *route)
+                run("ip", f"-{version}", "route", "add", *route)
                 neighbour = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
-                command("ip", "neighbour", "add", address, *neighbour, "dev", "cloud")
-            command(PROGRAMS[version], "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW")
-        wait_for_ipv6()
+                run("ip", "neighbour", "add", address, *neighbour, "dev", "cloud")
+            run(PROGRAMS[version], "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "NEW")
         self.conntrack = Conntrack(run_at_once)
         self.pods = [self.listen(self.version, address) for address in PODS[self.version]]
 
@@ -77,7 +74,7 @@ class ConntrackTests(KernelTestCase):
         there = PODS[version][pod]
         there = there if version == 4 else f"[{there}]"
         destination = () if address is None else ("-d", address)
-        command(
+        run(
             *(PROGRAMS[version], "-w", "-t", "nat", change, "OUTPUT", "-p", protocol),
             *(*destination, "--dport", str(port)),
             *("-j", "DNAT", "--to-destination", f"{there}:{DNS}"),
@@ -99,7 +96,7 @@ class ConntrackTests(KernelTestCase):
 
     def flows(self, version=None, protocol="udp"):
         """Return the original destinations of tracked flows, sorted."""
-        found = command("conntrack", "-L", "-p", protocol, "-f", f"ipv{version or self.version}")
+        found = run("conntrack", "-L", "-p", protocol, "-f", f"ipv{version or self.version}")
         return sorted(
             (line.split(" dst=")[1].split()[0], int(line.split(" dport=")[1].split()[0]))
             for line in found.splitlines()
@@ -194,7 +191,7 @@ class ConntrackTests(KernelTestCase):
     def test_redirected_attempts(self):
         """They are left alone: their endpoint may be about to answer."""
         portal = PORTAL[self.version]
-        command(PROGRAMS[self.version], "-w", "-A", "INPUT", "-p", "tcp", "-j", "DROP")
+        run(PROGRAMS[self.version], "-w", "-A", "INPUT", "-p", "tcp", "-j", "DROP")
         self.lead("-A", portal, 0, protocol="tcp")
         self.connect(portal)
         self.assertEqual([(portal, DNS)], self.flows(protocol="tcp"))

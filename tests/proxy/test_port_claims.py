@@ -8,9 +8,8 @@ from ipaddress import ip_address, ip_network
 
 from zope.interface.verify import verifyObject
 
-from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.proxy.services import key
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.proxy.interfaces import IPortClaims
 from yurttunnel.proxy.port_claims import PortClaims
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
@@ -35,13 +34,11 @@ def external(address=OWN, port=30080, kind=PortalKind.EXTERNAL_IP):
 class PortClaimsTests(KernelTestCase):
     """What is claimed, and what happens to others that want the same port."""
 
-    addresses = (str(OWN), str(OTHER))
+    addresses = (str(OWN), str(OTHER), str(OWN_6))
 
     def setUp(self):
         """Start without claims."""
         super().setUp()
-        command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
-        wait_for_ipv6()
         self.own = {OWN, OTHER, OWN_6}
         self.proxy_ports = set()
         self.claims = PortClaims(lambda: self.own, lambda *asked: asked in self.proxy_ports)

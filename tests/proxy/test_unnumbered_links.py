@@ -8,7 +8,8 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.proxy import unnumbered_links
 from yurttunnel.proxy.state.virtual_services import NodeFacts
 from yurttunnel.proxy.unnumbered_links import address_for_all, unnumbered_versions
@@ -20,35 +21,35 @@ class LinkTests(KernelTestCase):
     def setUp(self):
         """Create the link."""
         super().setUp()
-        command("ip", "link", "add", "cali0", "type", "veth", "peer", "name", "eth0")
+        run("ip", "link", "add", "cali0", "type", "veth", "peer", "name", "eth0")
         for link in ("cali0", "eth0"):
-            command("ip", "link", "set", link, "up")
+            run("ip", "link", "set", link, "up")
 
     def test_links(self):
         """Links with routes count, until they have an address that is not link-local."""
-        command("ip", "route", "add", "blackhole", "10.9.0.0/26")
+        run("ip", "route", "add", "blackhole", "10.9.0.0/26")
         self.assertEqual(set(), unnumbered_versions())
         ways = {4: ("10.9.0.5", "10.9.0.1/32"), 6: ("fd09::5", "fd09::1/128")}
         for version, (pod, own) in ways.items():
-            command("ip", f"-{version}", "route", "add", pod, "dev", "cali0")
+            run("ip", f"-{version}", "route", "add", pod, "dev", "cali0")
             self.assertEqual({version}, unnumbered_versions())
-            command("ip", "address", "add", own, "dev", "cali0")
+            run("ip", "address", "add", own, "dev", "cali0")
             self.assertEqual(set(), unnumbered_versions())
 
     def test_not_all_links_are_listed(self):
         """Python blocks all threads for that, and there may be thousands."""
         self.patch(socket, "if_nameindex", lambda: self.fail("all links are listed"))
-        command("ip", "route", "add", "10.9.0.5", "dev", "cali0")
+        run("ip", "route", "add", "10.9.0.5", "dev", "cali0")
         self.assertEqual({4}, unnumbered_versions())
 
     def test_a_name_that_is_no_text(self):
         """It may have any bytes."""
-        command("ip", "link", "set", "cali0", "down")
-        command("ip", "link", "set", "cali0", "name", b"cali\xff")
-        command("ip", "link", "set", b"cali\xff", "up")
-        command("ip", "route", "add", "10.9.0.5", "dev", b"cali\xff")
+        run("ip", "link", "set", "cali0", "down")
+        run("ip", "link", "set", "cali0", "name", b"cali\xff")
+        run("ip", "link", "set", b"cali\xff", "up")
+        run("ip", "route", "add", "10.9.0.5", "dev", b"cali\xff")
         self.assertEqual({4}, unnumbered_versions())
-        command("ip", "address", "add", "10.9.0.1/32", "dev", b"cali\xff")
+        run("ip", "address", "add", "10.9.0.1/32", "dev", b"cali\xff")
         self.assertEqual(set(), unnumbered_versions())
 
     def test_no_such_family(self):

@@ -1,70 +1,60 @@
-"""A network of its own for a test: addresses that look like those of a real cluster.
+"""A separate network for a test, with addresses like those of a real cluster.
 
-Kubernetes refuses loopback addresses in EndpointSlices, so a test needs others. It gets a network
-namespace, in which the test's own thread and all programs that it starts live until it ends.
+Kubernetes rejects loopback addresses in EndpointSlices, so tests need others. A test and all
+programs that it starts run in a network namespace until the test ends.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 
-from twisted.trial.unittest import SkipTest
-
-from tests.e2e.network.namespaces import Namespace, run
+from tests.e2e.network.namespaces import Machines, run, wait_for_ipv6
 
 
-class ClusterNetwork:
-    """A network namespace with the loopback interface, which has ``addresses``, and no other.
+class ClusterNetwork(Machines):
+    """One machine, ``here``, whose loopback interface has ``addresses``.
 
-    What has been opened before stays in the namespace of before.
+    Sockets that are open already stay in their namespace.
     """
 
-    def __init__(self, addresses: Iterable[str]) -> None:
-        self._former = Namespace(current=True)
-        self._own = Namespace()
-        self._own.enter()
-        try:
-            run("ip", "link", "set", "lo", "up")
-            for address in addresses:
-                self.add(address)
-        except BaseException:
-            self.close()
-            raise
+    def __init__(self, addresses: Iterable[str] = ()) -> None:
+        self._addresses = addresses
+        super().__init__()
+
+    def build(self) -> None:
+        """Create and enter the machine."""
+        self.here = self.add_machine("here")
+        self.here.enter()
+        for address in self._addresses:
+            self.add(address)
 
     def at(self, address: str) -> AbstractContextManager[None]:
-        """Do what is in a block on the machine with this address: here they are all one."""
+        """Run a block on the machine with this address, which is this one."""
         return nullcontext()
 
     def remove(self, address: str) -> None:
-        """Take an address away: nobody answers there any more."""
-        run("ip", "address", "del", f"{address}/32", "dev", "lo")
+        """Remove an address."""
+        run("ip", "address", "del", address, "dev", "lo")
 
     def add(self, address: str) -> None:
-        """Give an address back."""
-        run("ip", "address", "add", f"{address}/32", "dev", "lo")
+        """Add an address; it can be used at once."""
+        run("ip", "address", "add", address, "dev", "lo")
+        if ":" in address:
+            wait_for_ipv6()
 
     def cut(self, address: str, port: int) -> None:
-        """Reset the connections to a port, as a program does whose machine is restarted."""
+        """Reset the connections to a port, as a restarted machine does."""
         run("ss", "-K", "dst", f"{address}:{port}")
 
     def drop(self, address: str, port: int) -> None:
-        """Lose all packets to and from a port, without a word to anybody."""
-        if shutil.which("iptables") is None:
-            raise SkipTest("iptables is not installed")
+        """Drop all packets to and from a port."""
         self._rules("-I", address, port)
 
     def stop_dropping(self, address: str, port: int) -> None:
-        """Lose them no longer."""
+        """Do not drop them any longer."""
         self._rules("-D", address, port)
 
     def _rules(self, change: str, address: str, port: int) -> None:
         for ends in (("-d", address, "--dport", str(port)), ("-s", address, "--sport", str(port))):
             run("iptables", change, "INPUT", "-p", "tcp", *ends, "-j", "DROP")
-
-    def close(self) -> None:
-        """Go back to the namespace of before."""
-        self._former.enter()
-        self._own.close()
-        self._former.close()

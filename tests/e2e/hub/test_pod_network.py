@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import json
-import shutil
 
 from twisted.internet import reactor
 from twisted.internet.utils import getProcessOutputAndValue
-from twisted.trial.unittest import SkipTest
 
 from tests.apiserver.bootstrap_roles import rule
 from tests.e2e.cluster.network import ClusterNetwork
@@ -15,7 +13,7 @@ from tests.e2e.hub.cloud import READ
 from tests.e2e.hub.node_requests import NODE_PODS, SECRETS
 from tests.e2e.hub.programs import Hub
 from tests.e2e.hub.support import HubTestCase
-from tests.e2e.network.namespaces import Namespace, run
+from tests.e2e.network.namespaces import run
 
 ADDRESS = "169.254.2.1"
 HOST, POD = "10.244.1.1", "10.244.1.7"
@@ -32,31 +30,12 @@ class PodTests(HubTestCase):
     async def setUp(self) -> None:
         """Create both networks."""
         await super().setUp()
-        if shutil.which("ip") is None:
-            raise SkipTest("ip is not installed")
-        network = ClusterNetwork([])
+        network = ClusterNetwork()
         self.addCleanup(network.close)
-        self.pod = Namespace()
-        self.addCleanup(self.pod.close)
-        run(
-            "ip",
-            "link",
-            "add",
-            "pod",
-            "type",
-            "veth",
-            "peer",
-            "name",
-            "eth0",
-            "netns",
-            self.pod.path,
-        )
-        run("ip", "address", "add", f"{HOST}/24", "dev", "pod")
-        run("ip", "link", "set", "pod", "up")
-        self.pod.run("ip", "link", "set", "lo", "up")
-        self.pod.run("ip", "address", "add", f"{POD}/24", "dev", "eth0")
-        self.pod.run("ip", "link", "set", "eth0", "up")
-        self.pod.run("ip", "route", "add", "default", "via", HOST)
+        self.pod = network.add_machine("pod")
+        network.here.link("pod", self.pod, "eth0")
+        network.here.set_up("pod", HOST)
+        self.pod.set_up("eth0", POD, gateways=(HOST,))
 
     async def from_pod(self, url: str, *extra: str) -> tuple[int, str]:
         """Send a request from the pod; return the status, 0 without a response, and the body."""

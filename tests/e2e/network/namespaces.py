@@ -1,8 +1,8 @@
-"""Network namespaces without names, which end with whoever uses them.
+"""Network namespaces without names as machines, and links between them.
 
-A named one would be global to the machine, and stay there when a test is killed. One without a
-name lives as long as a descriptor of it, a socket in it or a process in it. ``ip`` takes it by the
-path of the descriptor.
+A named network namespace would be visible to the whole machine, and remain after a killed test. A
+namespace without a name exists as long as a descriptor of it, a socket in it or a process in it.
+``ip`` finds it by the path of the descriptor.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import ctypes
 import os
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from twisted.trial.unittest import SkipTest
 
 CLONE_NEWNET = 0x40000000
-"""Of sched.h; ``os.setns`` is there from Python 3.12 on only."""
+"""Of sched.h; ``os.setns`` requires Python 3.12."""
 
-RUN_SECONDS = 30.0
-"""How long a program may take that sets something up."""
+RUN_SECONDS = 60.0
+"""The timeout of a program that sets something up."""
 
 _LOOK_SECONDS = 0.01
 
@@ -29,11 +29,11 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Namespace:
-    """A network namespace: a new one, or with ``current`` that of this thread.
+    """A machine that has only its loopback interface, or with ``current`` that of this thread.
 
     A socket belongs to the namespace of the thread that makes it, and a process to that of the
-    thread that forks it. So a block in :meth:`inside` suffices to have something listen, connect
-    or start there; what it has made stays there. There must be no ``await`` in it.
+    thread that forks it. So a block in :meth:`inside` suffices to listen, connect or start a
+    program there; what it has made stays there. There must be no ``await`` in it.
     """
 
     def __init__(self, *, current: bool = False) -> None:
@@ -46,22 +46,25 @@ class Namespace:
         try:
             _check(_libc.unshare(CLONE_NEWNET))
             self._descriptor = _of_this_thread()
+            # IPv6 addresses can be used at once: their duplicates are not detected.
+            Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
+            run("ip", "link", "set", "lo", "up")
         finally:
             enter(former)
             os.close(former)
 
     @property
     def path(self) -> str:
-        """By what other processes find it as long as this one lives."""
+        """The path at which other processes find it while this process lives."""
         return f"/proc/{os.getpid()}/fd/{self._descriptor}"
 
     def enter(self) -> None:
-        """Have this thread, and all programs that it starts, live there from now on."""
+        """Move this thread, and the programs that it starts from now on, to this namespace."""
         enter(self._descriptor)
 
     @contextmanager
     def inside(self) -> Iterator[None]:
-        """Have this thread live there for the time of a block."""
+        """Run a block in this namespace."""
         former = _of_this_thread()
         self.enter()
         try:
@@ -71,44 +74,113 @@ class Namespace:
             os.close(former)
 
     def run(self, *command: str, stdin: str = "") -> str:
-        """Run a program there, which must succeed soon; what it prints."""
+        """Run a program there, as :func:`run` does."""
         with self.inside():
             return run(*command, stdin=stdin)
 
+    def link(self, name: str, other: Namespace, other_name: str) -> None:
+        """Create a link to another machine, and set both of its ends up."""
+        peer = ("peer", "name", other_name, "netns", other.path)
+        self.run("ip", "link", "add", "name", name, "type", "veth", *peer)
+        self.set_up(name)
+        other.set_up(other_name)
+
+    def set_up(self, link: str, *addresses: str, gateways: Iterable[str] = ()) -> None:
+        """Set a link up, with these addresses of networks, and default routes by ``gateways``.
+
+        The first address of a family is the source of the machine's packets.
+        """
+        lines = [f"link set dev {link} up"]
+        for address in addresses:
+            bits = 64 if ":" in address else 24
+            lines.append(f"address add {address}/{bits} dev {link}")
+        lines += [f"route add default via {gateway}" for gateway in gateways]
+        self.run("ip", "-batch", "-", stdin="\n".join(lines))
+
+    def add_switch(self, *addresses: str) -> None:
+        """Create the bridge ``switch``, with these addresses of the machine itself."""
+        self.run("ip", "link", "add", "switch", "type", "bridge")
+        self.set_up("switch", *addresses)
+
+    def plug(self, port: str, machine: Namespace, link: str) -> None:
+        """Link another machine to a port of the bridge."""
+        self.link(port, machine, link)
+        self.run("ip", "link", "set", port, "master", "switch")
+
+    def forward(self) -> None:
+        """Forward packets to other machines."""
+        with self.inside():
+            for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
+                Path("/proc/sys/net", setting).write_text("1")
+
     def close(self) -> None:
-        """Let it go; it ends when nothing lives there any more."""
+        """Release it; it ends when nothing uses it any more."""
         os.close(self._descriptor)
 
 
-def new_namespace() -> Namespace:
-    """Make a machine that has nothing but its loopback interface."""
-    machine = Namespace()
-    with machine.inside():
-        # An address can be used at once, without asking whether somebody else has it.
-        Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
-    machine.run("ip", "link", "set", "lo", "up")
-    return machine
+class Machines:
+    """A network of ``machines`` by name. The thread is on one of them until :meth:`close`."""
+
+    def __init__(self) -> None:
+        self._former = Namespace(current=True)
+        self.machines: dict[str, Namespace] = {}
+        try:
+            self.build()
+        except BaseException:
+            self.close()
+            raise
+
+    def build(self) -> None:
+        """Create the machines and their links, and enter one of them."""
+        raise NotImplementedError
+
+    def add_machine(self, name: str) -> Namespace:
+        """Add a machine that has only its loopback interface; return it."""
+        machine = self.machines[name] = Namespace()
+        return machine
+
+    def inside(self, machine: str) -> AbstractContextManager[None]:
+        """Run a block on a machine, as :meth:`Namespace.inside` does."""
+        return self.machines[machine].inside()
+
+    def run(self, machine: str, *command: str, stdin: str = "") -> str:
+        """Run a program on a machine, as :func:`run` does."""
+        return self.machines[machine].run(*command, stdin=stdin)
+
+    def close(self) -> None:
+        """Return to the original namespace; namespaces in use end with their users."""
+        self._former.enter()
+        for namespace in (*self.machines.values(), self._former):
+            namespace.close()
 
 
-def forward() -> None:
-    """Have this machine pass on what is for others."""
-    for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
-        Path("/proc/sys/net", setting).write_text("1")
+def run(*command: str | bytes, stdin: str = "") -> str:
+    """Run a program, which must succeed soon; return its output.
 
-
-def run(*command: str, stdin: str = "") -> str:
-    """Run a program, which must succeed soon; what it prints."""
-    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=RUN_SECONDS)
+    The test is skipped if the program is not installed.
+    """
+    try:
+        done = subprocess.run(
+            command,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=RUN_SECONDS,
+            env=os.environ,
+        )
+    except FileNotFoundError:
+        raise SkipTest(f"{command[0]!r} is not installed") from None
     if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        words = (os.fsdecode(word) for word in command)
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr.strip()}")
     return done.stdout
 
 
 def wait_for_ipv6() -> None:
-    """Wait until all addresses of IPv6 here can be used.
+    """Wait until all IPv6 addresses of the current namespace can be used.
 
     The kernel makes their routes a moment after ``ip`` has added them (addrconf_dad_work), and
-    tells nobody but by netlink.
+    reports that by netlink only.
     """
     for _ in range(round(RUN_SECONDS / _LOOK_SECONDS)):
         shown = run("ip", "-6", "-oneline", "address", "show", "up")
@@ -125,7 +197,7 @@ def _of_this_thread() -> int:
 
 
 def enter(descriptor: int) -> None:
-    """Have this thread live in a namespace from now on; only root can, where it is another one."""
+    """Move this thread to a namespace; another one than its own requires root."""
     own = _of_this_thread()
     try:
         if not os.path.sameopenfile(descriptor, own):

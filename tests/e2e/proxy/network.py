@@ -15,15 +15,11 @@ replaces the client's address, because a machine drops incoming packets from its
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
 from types import MappingProxyType
 
-from twisted.trial.unittest import SkipTest
-
-from tests.e2e.network.namespaces import Namespace, forward, new_namespace, run, wait_for_ipv6
+from tests.e2e.network.namespaces import Machines, Namespace, run, wait_for_ipv6
+from tests.e2e.support import which
 
 SITES = MappingProxyType({"clients": 1, "outside": 2, "pods": 3})
 """The machines other than the node, and the numbers of their networks."""
@@ -66,43 +62,21 @@ def version_of(text: str) -> int:
     return 6 if ":" in text else 4
 
 
-class NodeNetwork:
-    """The machines by name."""
+class NodeNetwork(Machines):
+    """The node, and the sites around it."""
 
-    def __init__(self) -> None:
+    def build(self) -> None:
+        """Create all machines, and enter the node."""
         for program in _NEEDED:
-            if shutil.which(program) is None:
-                raise SkipTest(f"{program} is not installed")
-        self._former = Namespace(current=True)
-        self._machines: dict[str, Namespace] = {}
-        try:
-            for name in ("node", *SITES):
-                self._machines[name] = new_namespace()
-            for site in SITES:
-                self._connect(site)
-            node = self._machines["node"]
-            node.enter()
-            forward()
-            wait_for_ipv6()
-            for version in (4, 6):
-                router = address("outside", ROUTER, version)
-                run("ip", f"-{version}", "route", "add", "default", "via", router)
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def machines(self) -> Mapping[str, Namespace]:
-        """All machines."""
-        return self._machines
-
-    def inside(self, machine: str) -> AbstractContextManager[None]:
-        """Run a block on a machine, as :meth:`Namespace.inside` does."""
-        return self._machines[machine].inside()
-
-    def run(self, machine: str, *command: str, stdin: str = "") -> str:
-        """Run a program on a machine, which must succeed soon; return its output."""
-        return self._machines[machine].run(*command, stdin=stdin)
+            which(program)
+        node = self.add_machine("node")
+        for site in SITES:
+            self._connect(node, site)
+        node.enter()
+        node.forward()
+        wait_for_ipv6()
+        for version in (4, 6):
+            run("ip", "route", "add", "default", "via", address("outside", ROUTER, version))
 
     def fall_silent(self, site: str, number: int) -> None:
         """Drop all packets to the addresses with a number."""
@@ -113,11 +87,9 @@ class NodeNetwork:
     def add_unnumbered_pod(self) -> str:
         """Make a pod of the node behind a link without an address; return its name."""
         name, link, mac = "calico", "cali0", "ee:ee:ee:ee:ee:ee"
-        pod = self._machines[name] = new_namespace()
-        run("ip", "link", "add", link, "address", mac, "type", "veth", "peer", "name", "eth0",
-            "netns", pod.path)  # fmt: skip
-        run("ip", "link", "set", link, "up")
-        pod.run("ip", "link", "set", "eth0", "up")
+        pod = self.add_machine(name)
+        self.machines["node"].link(link, pod, "eth0")
+        run("ip", "link", "set", link, "address", mac)
         for version, own, gateway in ((4, "10.9.0.5", "169.254.1.1"), (6, "fd09::5", "fe80::1")):
             family = f"-{version}"
             pod.run("ip", family, "address", "add", own, "dev", "eth0")
@@ -131,35 +103,20 @@ class NodeNetwork:
         Path(f"/proc/sys/net/ipv4/conf/{link}/proxy_arp").write_text("1")
         return name
 
-    def close(self) -> None:
-        """Return to the original namespace; namespaces in use end with their users."""
-        self._former.enter()
-        for namespace in (*self._machines.values(), self._former):
-            namespace.close()
-
-    def _connect(self, site: str) -> None:
+    def _connect(self, node: Namespace, site: str) -> None:
         """Connect a site to the node by a link that has the site's name at both ends."""
-        node, other = self._machines["node"], self._machines[site]
-        link = ("ip", "link", "add", "name", site, "type", "veth")
-        node.run(*link, "peer", "name", site, "netns", other.path)
+        other = self.add_machine(site)
+        node.link(site, other, site)
+        node.set_up(site, *_addresses(site, NODE))
         numbers = [CLIENT, OTHER_CLIENT, *range(FIRST_POD, LAST_POD + 1)]
         if site == "outside":
             numbers.append(ROUTER)
-        for machine, owned in ((node, [NODE]), (other, numbers)):
-            machine.run("ip", "link", "set", site, "up")
-            _give(machine, site, owned)
+        other.set_up(site, *_addresses(site, *numbers), gateways=_addresses(site, NODE))
         with other.inside():
             wait_for_ipv6()
-            for version in (4, 6):
-                gateway = address(site, NODE, version)
-                run("ip", f"-{version}", "route", "add", "default", "via", gateway)
         other.run("nft", "-f", "-", stdin=_DEAD)
 
 
-def _give(machine: Namespace, site: str, numbers: list[int]) -> None:
-    """Set the addresses of a machine; the first one is the source of its packets."""
-    lines = []
-    for number in numbers:
-        lines.append(f"address add {address(site, number, 4)}/24 dev {site}")
-        lines.append(f"address add {address(site, number, 6)}/64 dev {site} nodad")
-    machine.run("ip", "-batch", "-", stdin="\n".join(lines))
+def _addresses(site: str, *numbers: int) -> tuple[str, ...]:
+    """Return the addresses with these numbers, of both families."""
+    return tuple(address(site, number, version) for number in numbers for version in (4, 6))

@@ -13,7 +13,8 @@ from twisted.internet.task import Clock
 from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.e2e.network.namespaces import Namespace, run
+from tests.e2e.cluster.network import ClusterNetwork
+from tests.e2e.network.namespaces import run
 from yurttunnel.hub.network import interface
 from yurttunnel.hub.network.interface import ALIAS, INTERVAL, NodeInterface, ensure, remove
 from yurttunnel.hub.network.links import Link, Links
@@ -31,11 +32,9 @@ class KernelTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Enter a new network namespace."""
-        former, own = Namespace(current=True), Namespace()
-        for each in (former.close, own.close, former.enter):
-            self.addCleanup(each)
-        own.enter()
-        run("ip", "link", "set", "lo", "up")
+        network = ClusterNetwork()
+        self.addCleanup(network.close)
+        Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("1")
 
     def addresses(self) -> list[str]:
         """Return the addresses of the interface."""
@@ -277,10 +276,8 @@ class ThreadTests(TestCase):
 
     async def test_whole(self) -> None:
         """It is created and removed with the service."""
-        former, own = Namespace(current=True), Namespace()
-        for each in (former.close, own.close, former.enter):
-            self.addCleanup(each)
-        own.enter()
+        network = ClusterNetwork()
+        self.addCleanup(network.close)
         there: Deferred[None] = Deferred()
         node = NodeInterface(reactor, SETTINGS, KernelWorker(reactor).run)
         node.on_ready.append(lambda: there.callback(None))

@@ -15,7 +15,6 @@ import contextlib
 import socket
 import struct
 from ipaddress import ip_address
-from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, maybeDeferred
@@ -23,7 +22,7 @@ from twisted.internet.endpoints import TCP4ClientEndpoint, TCP6ClientEndpoint
 from twisted.internet.protocol import DatagramProtocol, Factory, Protocol, connectionDone
 from twisted.internet.task import LoopingCall
 
-from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
+from tests.e2e.network.namespaces import Machines, wait_for_ipv6
 from yurttunnel.proxy.state.virtual_services import Endpoint
 
 PORT = 8080
@@ -55,7 +54,6 @@ table inet count {
 _TOTAL_RETRANSMISSIONS = struct.Struct("=I"), 100
 """``tcpi_total_retrans`` of ``struct tcp_info`` of linux/tcp.h."""
 
-_PREFIX = {4: 24, 6: 64}
 _SECONDS = 30.0
 _AGAIN = 0.3
 
@@ -71,49 +69,46 @@ def ip(source, destination, protocol, carried, options=b""):
     return head + source.packed + destination.packed + options + carried
 
 
-class Lab:
+class Lab(Machines):
     """The network; the thread stays in the node's namespace until :meth:`close`."""
 
     def __init__(self, endpoints=3, bridged=False):
-        self._former = Namespace(current=True)
-        self._machines = []
-        try:
-            self._make(endpoints, bridged)
-        except BaseException:
-            self.close()
-            raise
+        self._numbers = range(endpoints)
+        self._bridged = bridged
+        super().__init__()
 
-    def _make(self, endpoints, bridged):
-        self.node, self.client = self._machine(), self._machine()
-        switch = self.node if bridged else self._machine()
-        with self.node.inside():
-            for setting in ("ipv4/ip_forward", "ipv6/conf/all/forwarding"):
-                Path("/proc/sys/net", setting).write_text("1")
-        self._join(self.client, "eth0", CLIENT, self.node, "lan", NODE)
-        for family, gateway in (("-4", NODE[4]), ("-6", NODE[6])):
-            self.client.run("ip", family, "route", "add", "default", "via", gateway)
-            # A route to addresses of clusters, as a node's default route provides.
-            via = CLIENT[4 if family == "-4" else 6]
-            self.node.run("ip", family, "route", "add", "default", "via", via)
-        switch.run("ip", "link", "add", "switch", "type", "bridge")
-        self._set_up(switch, "switch", PODS if bridged else {})
-        if not bridged:
-            self._join(switch, "port", {}, self.node, "pods", PODS)
-            switch.run("ip", "link", "set", "port", "master", "switch")
+    def build(self):
+        """Create all machines, and enter the node."""
+        self.node, self.client = self.add_machine("node"), self.add_machine("client")
+        self.node.forward()
+        self.client.link("eth0", self.node, "lan")
+        self.client.set_up("eth0", *CLIENT.values(), gateways=NODE.values())
+        # A route to addresses of clusters, as a node's default route provides.
+        self.node.set_up("lan", *NODE.values(), gateways=CLIENT.values())
+        switch = self._switch()
         self.endpoints = []
-        for number in range(endpoints):
-            pod = self._machine()
-            own = {4: f"10.1.0.{number + 10}", 6: f"fd01::{number + 10}"}
-            self._join(switch, f"port{number}", {}, pod, "eth0", own)
-            switch.run("ip", "link", "set", f"port{number}", "master", "switch")
-            for family, gateway in (("-4", PODS[4]), ("-6", PODS[6])):
-                pod.run("ip", family, "route", "add", "default", "via", gateway)
+        for number in self._numbers:
+            pod = self.add_machine(f"endpoint {number}")
+            switch.plug(f"port{number}", pod, "eth0")
+            own = (str(self.address(number, version).address) for version in (4, 6))
+            pod.set_up("eth0", *own, gateways=PODS.values())
             self.endpoints.append(pod)
-        for machine in self._machines:
+        for machine in self.machines.values():
             with machine.inside():
                 wait_for_ipv6()
         self.client.run("nft", "-f", "-", stdin=_COUNT)
         self.node.enter()
+
+    def _switch(self):
+        """Create the pods' switch, and return its machine."""
+        if self._bridged:
+            self.node.add_switch(*PODS.values())
+            return self.node
+        switch = self.add_machine("switch")
+        switch.add_switch()
+        switch.plug("port", self.node, "pods")
+        self.node.set_up("pods", *PODS.values())
+        return switch
 
     def address(self, number, version=4):
         """Return the endpoint with a number."""
@@ -124,12 +119,6 @@ class Lab:
         """Return how many first packets the client's machine has sent since the last call."""
         shown = self.client.run("nft", "reset", "counter", "inet", "count", "syns")
         return int(shown.partition("packets ")[2].split()[0])
-
-    def close(self):
-        """Return to the original namespace."""
-        self._former.enter()
-        for machine in (*self._machines, self._former):
-            machine.close()
 
     def drop(self, number):
         """Have an endpoint's machine drop all packets."""
@@ -161,30 +150,6 @@ class Lab:
             raw = socket.socket(family, socket.SOCK_RAW, protocol)
         with raw:
             raw.sendto(told, (source, 0))
-
-    def _machine(self):
-        machine = Namespace()
-        self._machines.append(machine)
-        with machine.inside():
-            Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
-        machine.run("ip", "link", "set", "lo", "up")
-        return machine
-
-    def _join(self, one, name, addresses, other, other_name, other_addresses):
-        one.run(
-            *("ip", "link", "add", name, "type", "veth"),
-            *("peer", "name", other_name, "netns", other.path),
-        )
-        self._set_up(one, name, addresses)
-        self._set_up(other, other_name, other_addresses)
-
-    def _set_up(self, machine, link, addresses):
-        machine.run("ip", "link", "set", link, "up")
-        for version, address in addresses.items():
-            nodad = ("nodad",) if version == 6 else ()
-            machine.run(
-                "ip", "address", "add", f"{address}/{_PREFIX[version]}", "dev", link, *nodad
-            )
 
 
 class Serving(Protocol):

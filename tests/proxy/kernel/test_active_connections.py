@@ -7,8 +7,9 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.e2e.network.namespaces import run
 from tests.proxy.services import key, service
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.proxy.kernel import connection_counts as module
 from yurttunnel.proxy.kernel.connection_counts import ActiveConnections, active_connections
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
@@ -67,8 +68,8 @@ class KernelTableTests(KernelTestCase):
         """Translated connections count until they are closed."""
         rules = f"ip daddr {PORTAL} meta l4proto {{ tcp, udp }} dnat to {OWN}:7000;"
         chain = f"chain out {{ type nat hook output priority -100; {rules} }};"
-        command("nft", f"table ip led {{ {chain} }};")
-        command("ip", "route", "add", "local", f"{PORTAL}/32", "dev", "lo")
+        run("nft", f"table ip led {{ {chain} }};")
+        run("ip", "route", "add", "local", f"{PORTAL}/32", "dev", "lo")
         listening = socket.create_server((OWN, 7000))
         self.addCleanup(listening.close)
         listening.settimeout(SECONDS)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase, run_at_once
 from yurttunnel.proxy.kernel.connections import MAX_PORTALS, Connections
 from yurttunnel.proxy.kernel.targets import Attempt, Target
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
@@ -31,7 +32,7 @@ class ConnectionsTests(KernelTestCase):
     def lead(self, seen_as: str, *more: str) -> None:
         """Create an entry by which the first pod sees the client with an address."""
         client, node, pod = CLIENT[self.version], NODE[self.version], PODS[self.version][0]
-        command(
+        run(
             *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", node),
             *("--sport", str(CLIENTS), "--dport", str(PORTAL)),
             *("--reply-src", pod, "--reply-dst", seen_as),
@@ -56,7 +57,7 @@ class ConnectionsTests(KernelTestCase):
     def test_by_answers_alone(self) -> None:
         """A client that the pod sees with its address is found for any portal."""
         client, node, pod = CLIENT[self.version], NODE[self.version], PODS[self.version][0]
-        command(
+        run(
             *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", node),
             *("--sport", str(CLIENTS), "--dport", str(PORTAL)),
             *("--dst-nat", f"{pod}:{PORT}" if self.version == 4 else f"[{pod}]:{PORT}"),
@@ -75,7 +76,7 @@ class ConnectionsTests(KernelTestCase):
     def test_the_endpoint_itself(self) -> None:
         """A direct connection of the client with the pod from the same port is another one."""
         client, pod = CLIENT[self.version], PODS[self.version][0]
-        command(
+        run(
             *("conntrack", "-I", "-p", "tcp", "-s", client, "-d", pod),
             *("--sport", str(CLIENTS), "--dport", str(PORT)),
             *("--state", "SYN_SENT", "--timeout", "60", "--status", "SEEN_REPLY"),

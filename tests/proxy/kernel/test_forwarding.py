@@ -9,7 +9,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
-from tests.e2e.network.namespaces import Namespace, new_namespace, run
+from tests.e2e.cluster.network import ClusterNetwork
+from tests.e2e.network.namespaces import run
 from tests.proxy.fakes import FakeSource
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
@@ -136,11 +137,8 @@ class PolicyTests(TestCase):
 
     def setUp(self):
         """Use a network namespace."""
-        former, machine = Namespace(current=True), new_namespace()
-        for each in (former, machine):
-            self.addCleanup(each.close)
-        machine.enter()
-        self.addCleanup(former.enter)
+        network = ClusterNetwork()
+        self.addCleanup(network.close)
 
     async def test_both_firewalls(self):
         """A policy is found in either firewall, by its family; the check creates no table."""

@@ -7,7 +7,8 @@ import socket
 
 from twisted.internet.testing import MemoryReactor
 
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 
 LOG_GROUP, SNAPLEN = 31099, 64
@@ -32,7 +33,7 @@ class PacketLogTests(KernelTestCase):
     def setUp(self):
         """Create the rule, and start reading."""
         super().setUp()
-        command(
+        run(
             "nft",
             "add table ip logs; add chain ip logs output { type filter hook output"
             f" priority 0; }}; {rule(PORT)}; {rule(CALLED, 'prefix called')}",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import shutil
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
@@ -12,7 +13,8 @@ from twisted.logger import LogLevel, capturedLogs, formatEvent
 from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.cluster.network import ClusterNetwork
-from tests.steering.firewall.machines import BASES, CountedPrograms, execute, use_own_lock
+from tests.e2e.network.namespaces import run
+from tests.steering.firewall.machines import BASES, CountedPrograms, use_own_lock
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import PartlyApplied, ProxiedService
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
@@ -119,10 +121,10 @@ class IptablesContract:
             if shutil.which(f"{base}-{self.back_end}-restore") is None:
                 raise SkipTest(f"{base}-{self.back_end} is not installed")
         use_own_lock(self)
-        network = ClusterNetwork([])
+        network = ClusterNetwork()
         self.addCleanup(network.close)
         for base in BASES.values():
-            execute(f"{base}-{self.back_end}-restore --noflush", FOREIGN)
+            run(f"{base}-{self.back_end}-restore", "--noflush", stdin=FOREIGN)
         self.foreign = self.save()
         self.programs = CountedPrograms(Programs(reactor))
         self.rules = self.new_rules()
@@ -137,7 +139,7 @@ class IptablesContract:
         return {
             (base, table): [
                 line
-                for line in execute(f"{base}-{self.back_end}-save -t {table}").splitlines()
+                for line in run(f"{base}-{self.back_end}-save", "-t", table).splitlines()
                 if not line.startswith("#")
             ]
             for base in BASES.values()
@@ -156,8 +158,8 @@ class IptablesContract:
         """Run a command as an administrator, in both families."""
         for version, base in BASES.items():
             for command in commands:
-                gone = f"{PREFIXES[version]}99"
-                execute(f"{base}-{self.back_end} -w 20 {command.format(gone=gone)}")
+                words = shlex.split(command.format(gone=f"{PREFIXES[version]}99"))
+                run(f"{base}-{self.back_end}", "-w", "20", *words)
 
     async def calls(self, proxied):
         """Apply; return which programs ran, and what was changed."""
@@ -321,12 +323,12 @@ class IptablesContract:
     def refuse_ipv6(self):
         """Have the kernel reject changes of IPv6; return a function that ends this."""
         restore = f"ip6tables-{self.back_end}-restore"
-        run = self.programs.run
+        run_program = self.programs.run
 
         def failing(arguments, *more):
             if arguments[0] == restore:
                 arguments = ["false"]
-            return run(arguments, *more)
+            return run_program(arguments, *more)
 
         return self.patch(self.programs, "run", failing)
 
@@ -374,12 +376,12 @@ class IptablesContract:
 
     async def test_no_physdev(self):
         """If the kernel cannot match bridges, the rules omit it, and the rest is served."""
-        run = self.programs.run
+        run_program = self.programs.run
 
         def lacking(arguments, given=b"", *more):
             if b"physdev" in given:
                 given = given.replace(b"-m physdev ! --physdev-is-in", b"-m physdevnone")
-            return run(arguments, given, *more)
+            return run_program(arguments, given, *more)
 
         self.patch(self.programs, "run", lacking)
         self.assertTrue((await self.rules.apply(self.proxied)).differences)
@@ -407,16 +409,16 @@ class NftTests(IptablesContract, TestCase):
 
     async def test_changed_meanwhile(self):
         """Changes by others while rules are created are detected by the next call."""
-        run = self.programs.run
+        run_program = self.programs.run
 
         def disturbed(arguments, *more):
             if arguments[0] == "ip6tables-nft-restore":
-                execute("iptables-nft -t nat -F KUBE-PORTALS-HOST")
-            return run(arguments, *more)
+                run("iptables-nft", "-t", "nat", "-F", "KUBE-PORTALS-HOST")
+            return run_program(arguments, *more)
 
         self.patch(self.programs, "run", disturbed)
         await self.rules.apply(self.proxied)
-        self.patch(self.programs, "run", run)
+        self.patch(self.programs, "run", run_program)
         applied = await self.rules.apply(self.proxied)
         self.assertEqual(1, len(applied.differences), applied.differences)
         self.assertEqual(([], Applied()), await self.calls(self.proxied))
@@ -456,29 +458,29 @@ class OtherBackEndTests(TestCase):
     async def test_elsewhere(self):
         """Leftovers in the back end that is not used are removed."""
         use_own_lock(self)
-        network = ClusterNetwork([])
+        network = ClusterNetwork()
         self.addCleanup(network.close)
-        execute("iptables-nft-restore --noflush", FOREIGN)
+        run("iptables-nft-restore", "--noflush", stdin=FOREIGN)
         for command in KUBE_PROXY:
-            execute(f"iptables-legacy {command.format(gone='10.96.0.99')}")
+            run("iptables-legacy", *shlex.split(command.format(gone="10.96.0.99")))
         programs = CountedPrograms(Programs(reactor))
         rules = IptablesRules(programs, HOSTS.get)
         await rules.apply(services(4))
         self.assertEqual("iptables (nft)", rules.backend)
         removed = ["removed the chains KUBE-PORTALS-CONTAINER of IPv4 (legacy)"]
         self.assertEqual(removed, await rules.remove_elsewhere())
-        self.assertNotIn("KUBE", execute("iptables-legacy-save"))
+        self.assertNotIn("KUBE", run("iptables-legacy-save"))
         self.assertEqual([], await rules.remove_elsewhere())
-        self.assertIn("KUBE-PORTALS", execute("iptables-nft-save -t nat"))
+        self.assertIn("KUBE-PORTALS", run("iptables-nft-save", "-t", "nat"))
 
     async def test_no_ipv6(self):
         """A machine without IPv6 has no IPv6 rules, and this is no error."""
         use_own_lock(self)
-        network = ClusterNetwork([])
+        network = ClusterNetwork()
         self.addCleanup(network.close)
         proc_net = Path(self.mktemp())
         proc_net.mkdir()
         self.patch(detection, "PROC_NET", proc_net)
         rules = IptablesRules(Programs(reactor), HOSTS.get)
         self.assertTrue((await rules.apply([*services(4), *services(6)])).differences)
-        self.assertNotIn("KUBE", execute("ip6tables-nft-save -t nat"))
+        self.assertNotIn("KUBE", run("ip6tables-nft-save", "-t", "nat"))

@@ -11,7 +11,8 @@ from ipaddress import ip_address, ip_network
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest, TestCase
 
-from tests.steering.firewall.machines import BASES, execute, use_own_lock
+from tests.e2e.network.namespaces import run
+from tests.steering.firewall.machines import BASES, use_own_lock
 from tests.steering.firewall.networks import Networks
 from yurttunnel.proxy.host_address import host_address
 from yurttunnel.proxy.interfaces import ProxiedService
@@ -66,12 +67,12 @@ class PacketsContract(Networks):
             self.add([self.address(EXTERNAL)])
             self.listeners["outside"] = self.listen(PORT)
             self.outsiders = [self.socket() for _ in range(8)]
-        execute(f"ip -{self.version} route add default via {OUTSIDE[self.version][1]}")
+        run("ip", "route", "add", "default", "via", OUTSIDE[self.version][1])
         with self.neighbour("pods", *PODS[self.version]):
             self.pods = [self.socket() for _ in range(16)]
             self.udp_pods = [self.socket(socket.SOCK_DGRAM) for _ in range(4)]
         # For this back end and family only: detection is tested elsewhere.
-        execute(f"{BASES[4]}-{self.back_end} -w 20 -t mangle -N KUBE-IPTABLES-HINT")
+        run(*f"{BASES[4]}-{self.back_end} -w 20 -t mangle -N KUBE-IPTABLES-HINT".split())
         self.rules = IptablesRules(Programs(reactor), host_address)
 
     def address(self, last):
@@ -172,10 +173,10 @@ class PacketsContract(Networks):
     async def test_policy_drop(self):
         """Node ports are reachable if the machine's policy drops packets."""
         prefix = f"{BASES[self.version]}-{self.back_end} -w 20"
-        execute(f"{prefix} -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT")
+        run(*f"{prefix} -A INPUT -m conntrack --ctstate ESTABLISHED,RELATED -j ACCEPT".split())
         if self.version == 6:
-            execute(f"{prefix} -A INPUT -p ipv6-icmp -j ACCEPT")
-        execute(f"{prefix} -P INPUT DROP")
+            run(*f"{prefix} -A INPUT -p ipv6-icmp -j ACCEPT".split())
+        run(*f"{prefix} -P INPUT DROP".split())
         await self.rules.apply([self.proxied(*self.all_portals())])
         self.assertEqual(PROXY_PORT, self.from_outside(OUTSIDE[self.version][0], NODE_PORT))
         await self.rules.apply([self.proxied(*self.all_portals()[:-1])])
@@ -305,7 +306,7 @@ class PacketsContract(Networks):
         This requires that other rules keep connection tracking active, as in Kubernetes.
         """
         prefix = f"{BASES[self.version]}-{self.back_end} -w 20"
-        execute(f"{prefix} -A INPUT -m conntrack --ctstate RELATED -j ACCEPT")
+        run(*f"{prefix} -A INPUT -m conntrack --ctstate RELATED -j ACCEPT".split())
         await self.rules.apply([self.proxied(*self.all_portals())])
         client = self.pods.pop()
         client.connect((self.address(CLUSTER), PORT))
@@ -325,7 +326,7 @@ class PacketsContract(Networks):
     async def test_host_address(self):
         """It is the address of the default route's interface, or none without a default route."""
         self.assertEqual(ip_address(OUTSIDE[self.version][0]), host_address(self.version))
-        execute(f"ip -{self.version} route del default")
+        run("ip", f"-{self.version}", "route", "del", "default")
         self.assertIsNone(host_address(self.version))
         await self.rules.apply([self.proxied(*self.all_portals())])
         self.assertEqual(PROXY_PORT, self.from_here(PODS[self.version][0], NODE_PORT))

@@ -11,9 +11,10 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface.verify import verifyObject
 
 from tests.e2e.cluster.network import ClusterNetwork
+from tests.e2e.network.namespaces import run
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
-from tests.steering.firewall.machines import CountedPrograms, execute
+from tests.steering.firewall.machines import CountedPrograms
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.rules.nftables.parts import user_part
@@ -196,7 +197,7 @@ class NftablesTests(TestCase):
 
     def setUp(self):
         """Enter the namespace."""
-        self.network = ClusterNetwork([])
+        self.network = ClusterNetwork()
         self.addCleanup(self.network.close)
         self.programs = CountedPrograms(Programs(reactor))
         self.rules = self.new()
@@ -214,7 +215,7 @@ class NftablesTests(TestCase):
 
     def listed(self, family="ip"):
         """Return the current rules."""
-        return execute(f"nft list table {family} yurtproxy")
+        return run("nft", "list", "table", family, "yurtproxy")
 
     def test_interface(self):
         """The rules provide their interface."""
@@ -279,17 +280,17 @@ class NftablesTests(TestCase):
                 "the map theirs is not wanted",
             ),
         ):
-            execute("nft -f -", f"{FOREIGN}\n{command}\n")
+            run("nft", "-f", "-", stdin=f"{FOREIGN}\n{command}\n")
             applied = yield self.rules.apply(self.both)
             self.assertIn(told, " ".join(applied.differences), command)
             self.assertEqual(sorted(right.split()), sorted(self.listed().split()), command)
-        self.assertIn("accept", execute("nft list table ip other"))
+        self.assertIn("accept", run("nft", "list", "table", "ip", "other"))
 
     @inlineCallbacks
     def test_changes_of_others_only(self):
         """The tables are read, once, and nothing is changed."""
         yield self.rules.apply(self.both)
-        execute("nft -f -", FOREIGN)
+        run("nft", "-f", "-", stdin=FOREIGN)
         before = self.rules.generation()
         self.calls()
         applied = yield self.rules.apply(self.both)
@@ -302,8 +303,8 @@ class NftablesTests(TestCase):
     @inlineCallbacks
     def test_a_table_of_another_version(self):
         """It is created again, in one transaction."""
-        execute("nft -f -", "add table ip yurtproxy; add map ip yurtproxy own-portals "
-                "{ type ipv4_addr : inet_service; }")  # fmt: skip
+        another = "add map ip yurtproxy own-portals { type ipv4_addr : inet_service; }"
+        run("nft", "-f", "-", stdin=f"add table ip yurtproxy; {another}")
         applied = yield self.rules.apply(self.both)
         self.assertIn("ip yurtproxy is of another version", applied.differences[0])
         self.assertIn("10.96.0.1 . tcp . 80 : 40000", self.listed())
@@ -311,12 +312,12 @@ class NftablesTests(TestCase):
     @inlineCallbacks
     def test_removal(self):
         """Everything of ours is removed, of whichever process, and nothing else."""
-        execute("nft -f -", FOREIGN)
-        before = execute("nft list ruleset")
+        run("nft", "-f", "-", stdin=FOREIGN)
+        before = run("nft", "list", "ruleset")
         yield self.rules.apply(self.both)
         self.assertTrue((yield self.new().remove()))
         self.assertFalse((yield self.rules.remove()))
-        self.assertEqual(before, execute("nft list ruleset"))
+        self.assertEqual(before, run("nft", "list", "ruleset"))
         yield self.rules.apply(self.both)
         self.assertIn("40000", self.listed())
 
@@ -325,7 +326,7 @@ class NftablesTests(TestCase):
         """The other family keeps its table."""
         yield self.rules.apply(self.both)
         self.assertTrue((yield self.new().remove([4])))
-        tables = execute("nft list tables").split("\n")
+        tables = run("nft", "list", "tables").split("\n")
         self.assertIn("table ip6 yurtproxy", tables)
         self.assertNotIn("table ip yurtproxy", tables)
 

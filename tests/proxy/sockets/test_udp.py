@@ -11,10 +11,9 @@ from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.e2e.network.namespaces import wait_for_ipv6
 from tests.proxy.sockets.lab import LOOPBACK, descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase, datagram_socket, received
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.proxy.interfaces import IProxySocket, IProxySockets
 from yurttunnel.proxy.sockets.local_address import from_local_address
 
@@ -135,13 +134,11 @@ class IPv6AddressTests(UdpTestCase, KernelTestCase):
     """Several addresses of IPv6."""
 
     version = 6
+    addresses = ("fd00:20::1", "fd00:20::2")
 
     def setUp(self):
-        """Add some addresses."""
+        """Enter the network."""
         KernelTestCase.setUp(self)
-        for address in ("fd00:20::1", "fd00:20::2"):
-            command("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
-        wait_for_ipv6()
         UdpTestCase.setUp(self)
 
     def test_the_address_of_the_reply(self):

@@ -9,9 +9,10 @@ from unittest import mock
 
 from twisted.logger import capturedLogs, formatEvent
 
+from tests.e2e.network.namespaces import run
 from tests.proxy.sockets.lab import descriptors_in_use
 from tests.proxy.sockets.udp_lab import UdpTestCase
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 
 
@@ -21,10 +22,10 @@ class SourceTests(UdpTestCase, KernelTestCase):
     def setUp(self):
         """Add a network beside loopback."""
         KernelTestCase.setUp(self)
-        command("ip", "link", "add", "near", "type", "veth", "peer", "name", "far")
+        run("ip", "link", "add", "near", "type", "veth", "peer", "name", "far")
         for link in ("near", "far"):
-            command("ip", "link", "set", link, "up")
-        command("ip", "address", "add", "10.5.0.1/24", "dev", "near")
+            run("ip", "link", "set", link, "up")
+        run("ip", "address", "add", "10.5.0.1/24", "dev", "near")
         UdpTestCase.setUp(self)
 
     def test_after_another_endpoint(self):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-import subprocess
 
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest
 
 from tests.e2e.cluster.network import ClusterNetwork
+from tests.e2e.network.namespaces import run
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
 from yurttunnel.steering.programs import Programs
 
@@ -62,7 +62,7 @@ class RealMachine:
         if shutil.which(f"{self.prefix}-restore") is None:
             raise SkipTest(f"{self.prefix} is not installed")
         self._version = version
-        self._network = ClusterNetwork([])
+        self._network = ClusterNetwork()
         self.programs = CountedPrograms(Programs(reactor))
 
     def close(self):
@@ -71,21 +71,21 @@ class RealMachine:
 
     def save(self):
         """Return the table's chains and rules."""
-        return _bare(execute(f"{self.prefix}-save -t nat"))
+        return _bare(run(f"{self.prefix}-save", "-t", "nat"))
 
     def restore(self, *lines):
         """Change the table as another program does."""
-        execute(f"{self.prefix}-restore -w 20 --noflush", "\n".join(["*nat", *lines, "COMMIT", ""]))
+        text = "\n".join(["*nat", *lines, "COMMIT", ""])
+        run(f"{self.prefix}-restore", "-w", "20", "--noflush", stdin=text)
 
     def make_set(self, name):
         """Make an empty set of addresses."""
-        if shutil.which("ipset") is None:
-            raise SkipTest("ipset is not installed")
-        execute(f"ipset create {name} hash:ip family {'inet' if self._version == 4 else 'inet6'}")
+        family = "inet" if self._version == 4 else "inet6"
+        run("ipset", "create", name, "hash:ip", "family", family)
 
     def iptables(self, command):
         """Run iptables as an administrator."""
-        execute(f"{self.prefix} -w 20 {command}")
+        run(self.prefix, "-w", "20", *shlex.split(command))
 
 
 def use_own_lock(test):
@@ -93,21 +93,6 @@ def use_own_lock(test):
     path = os.path.abspath(test.mktemp())
     test.patch(os, "environ", {**os.environ, "XTABLES_LOCKFILE": path})
     return path
-
-
-def execute(command, stdin=""):
-    """Run a program that must succeed; return its output."""
-    done = subprocess.run(
-        shlex.split(command),
-        input=stdin,
-        capture_output=True,
-        text=True,
-        check=False,
-        env=os.environ,
-    )
-    if done.returncode != 0:
-        raise AssertionError(f"{command}: {done.stderr}")
-    return done.stdout
 
 
 def _bare(text):

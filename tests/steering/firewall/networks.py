@@ -4,23 +4,9 @@ from __future__ import annotations
 
 import socket
 from contextlib import contextmanager
-from pathlib import Path
 
 from tests.e2e.cluster.network import ClusterNetwork
-from tests.e2e.network.namespaces import Namespace, wait_for_ipv6
-from tests.steering.firewall.machines import execute
-
-BITS = {4: 32, 6: 128}
-
-
-def set_up_links():
-    """Forward packets here, and use addresses at once, including those of the links themselves."""
-    for setting, value in (
-        ("ipv4/ip_forward", "1"),
-        ("ipv6/conf/all/forwarding", "1"),
-        ("ipv6/conf/default/accept_dad", "0"),
-    ):
-        Path("/proc/sys/net", setting).write_text(value)
+from tests.e2e.network.namespaces import wait_for_ipv6
 
 
 class Networks:
@@ -28,34 +14,26 @@ class Networks:
 
     def enter(self):
         """Enter the machine's namespace until the test ends."""
-        network = ClusterNetwork([])
-        self.addCleanup(network.close)
-        set_up_links()
+        self.network = ClusterNetwork()
+        self.addCleanup(self.network.close)
+        self.network.here.forward()
 
     def add(self, addresses):
-        """Add addresses here."""
+        """Add addresses to the current machine."""
         for address in addresses:
-            execute(f"ip address add {address}/{BITS[self.version]} dev lo")
+            self.network.add(address)
 
     @contextmanager
     def neighbour(self, name, here, there):
         """Enter a separate network for a while, with a default route to this machine."""
-        machine, other = Namespace(current=True), Namespace()
-        self.addCleanup(machine.close)
-        self.addCleanup(other.close)
-        bits = 24 if self.version == 4 else 64
-        with other.inside():
-            set_up_links()
-            execute(f"ip link add eth0 type veth peer name {name} netns {machine.path}")
-            execute(f"ip address add {there}/{bits} dev eth0")
-            execute("ip link set eth0 up")
-            execute(f"ip -{self.version} route add default via {here}")
-            yield
-        execute(f"ip address add {here}/{bits} dev {name}")
-        execute(f"ip link set {name} up")
+        other = self.network.add_machine(name)
+        self.network.here.link(name, other, "eth0")
+        self.network.here.set_up(name, here)
+        other.set_up("eth0", there, gateways=(here,))
         wait_for_ipv6()
         with other.inside():
             wait_for_ipv6()
+            yield
 
     def socket(self, kind=socket.SOCK_STREAM):
         """Make a socket here."""

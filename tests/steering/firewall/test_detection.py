@@ -11,9 +11,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest, SynchronousTestCase, TestCase
 
 from tests.e2e.cluster.network import ClusterNetwork
+from tests.e2e.network.namespaces import run
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
-from tests.steering.firewall.machines import execute, use_own_lock
+from tests.steering.firewall.machines import use_own_lock
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.firewall.tunnel import (
@@ -291,7 +292,7 @@ class RealDetectionTests(TestCase):
         if shutil.which("iptables-nft") is None or shutil.which("iptables-legacy") is None:
             raise SkipTest("iptables is not installed with both back ends")
         use_own_lock(self)
-        network = ClusterNetwork([])
+        network = ClusterNetwork()
         self.addCleanup(network.close)
         self.programs = Programs(reactor)
 
@@ -304,22 +305,22 @@ class RealDetectionTests(TestCase):
 
     async def test_hints(self):
         """Kubelet's hint is found in both."""
-        execute("iptables-legacy -w 20 -t mangle -N KUBE-KUBELET-CANARY")
+        run("iptables-legacy", "-w", "20", "-t", "mangle", "-N", "KUBE-KUBELET-CANARY")
         self.assertEqual("legacy", await self.used())
-        execute("ip6tables-nft -t mangle -N KUBE-IPTABLES-HINT")
+        run("ip6tables-nft", "-t", "mangle", "-N", "KUBE-IPTABLES-HINT")
         self.assertEqual("nft", await self.used())
 
     async def test_rules(self):
         """Without a hint rules are counted."""
-        execute("ip6tables-legacy -w 20 -t filter -A OUTPUT -j RETURN")
+        run("ip6tables-legacy", "-w", "20", "-t", "filter", "-A", "OUTPUT", "-j", "RETURN")
         self.assertEqual("legacy", await self.used())
-        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
-        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
+        run("iptables-nft", "-t", "filter", "-A", "OUTPUT", "-j", "RETURN")
+        run("iptables-nft", "-t", "filter", "-A", "OUTPUT", "-j", "RETURN")
         self.assertEqual("nft", await self.used())
 
     async def test_legacy_is_left_alone(self):
         """No legacy table is created on a machine that uses nft."""
-        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
+        run("iptables-nft", "-t", "filter", "-A", "OUTPUT", "-j", "RETURN")
         firewalls = await find_firewalls(self.programs)
         await remove_leftovers_elsewhere(self.programs, firewalls)
         await remove_everything(self.programs, FakeAddressSets())
@@ -328,8 +329,8 @@ class RealDetectionTests(TestCase):
 
     async def test_cleanup(self):
         """Rules are found wherever they are, and nothing of them remains."""
-        execute("iptables-nft -t filter -A OUTPUT -j RETURN")
-        execute("iptables-legacy-restore -w 20 --noflush", LEFTOVER)
+        run("iptables-nft", "-t", "filter", "-A", "OUTPUT", "-j", "RETURN")
+        run("iptables-legacy-restore", "-w", "20", "--noflush", stdin=LEFTOVER)
         firewalls = await find_firewalls(self.programs)
         leads = {10250: Target(None, 10263)}
         edge = frozenset({IPv4Address("192.168.7.1")})
@@ -341,4 +342,4 @@ class RealDetectionTests(TestCase):
         self.assertEqual(["removed the chains TUNNEL-PORT of IPv4 (nft)"], removed)
         self.assertEqual([], await remove_everything(self.programs, FakeAddressSets()))
         for back_end in ("nft", "legacy"):
-            self.assertNotIn("TUNNEL", execute(f"iptables-{back_end}-save -t nat"))
+            self.assertNotIn("TUNNEL", run(f"iptables-{back_end}-save", "-t", "nat"))

@@ -10,9 +10,9 @@ from ipaddress import ip_address
 from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from tests.e2e.network.namespaces import run
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import MemoryMachine, RealMachine, use_own_lock
-from tests.steering.netlink import support
 from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall import tables as tables_module
@@ -353,11 +353,11 @@ class NftContract(KernelContract):
         """Known rules are removed, even if a rule of others prevents reading."""
         await self.apply(self.desired)
         family = "ip" if self.version == 4 else "ip6"
-        support.command("nft", "add", "rule", family, "nat", "OUTPUT", "meta", "cpu", "0", "accept")
+        run("nft", "add", "rule", family, "nat", "OUTPUT", "meta", "cpu", "0", "accept")
         with self.assertRaises(SteeringFailed):
             await self.firewall.apply(self.desired, None)
         self.assertTrue(await self.firewall.remove())
-        support.command("nft", "delete", "chain", family, "nat", "OUTPUT")
+        run("nft", "delete", "chain", family, "nat", "OUTPUT")
         self.assertFalse(self.ours())
 
 

@@ -11,7 +11,8 @@ from ipaddress import ip_address
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest, TestCase
 
-from tests.steering.firewall.machines import BASES, execute, use_own_lock
+from tests.e2e.network.namespaces import run
+from tests.steering.firewall.machines import BASES, use_own_lock
 from tests.steering.firewall.networks import Networks
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall.iptables import Iptables
@@ -57,16 +58,16 @@ class PacketsContract(Networks):
         self.enter()
         self.add(addresses[:CLOUD])
         inet = "inet" if self.version == 4 else "inet6"
-        execute(f"ipset create {SET} hash:ip family {inet}")
+        run(*f"ipset create {SET} hash:ip family {inet}".split())
         for address in (addresses[EDGE], addresses[BRIDGE]):
-            execute(f"ipset add {SET} {address}")
+            run(*f"ipset add {SET} {address}".split())
         self.tunnel = self.listen(TUNNEL)
         with self.neighbour("nodes", *NODES[self.version]):
             self.add(addresses[CLOUD:])
             nodes = [self.listen(KUBELET), self.listen(OTHER)]
         self.direct = [self.listen(KUBELET), *nodes]
         for address in addresses[CLOUD:]:
-            execute(f"ip -{self.version} route add {address} via {NODES[self.version][1]}")
+            run("ip", "route", "add", address, "via", NODES[self.version][1])
         self.firewall = Iptables(
             Programs(reactor), BackEnd(self.version, self.back_end, self.prefix)
         )

@@ -7,7 +7,8 @@ import socket
 
 from twisted.internet.testing import MemoryReactor
 
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.netlink.address_events import AddressEvents
 
 SECONDS = 10
@@ -54,7 +55,7 @@ class AddressEventsTests(KernelTestCase):
         """Routes are reported as well: one may lead to a link without an address."""
         for family, pod in (("-4", "10.9.0.5"), ("-6", "fd09::5")):
             self.assertFalse(self.is_notified(0))
-            command("ip", family, "route", "add", pod, "dev", "lo")
+            run("ip", family, "route", "add", pod, "dev", "lo")
             self.assertTrue(self.is_notified())
 
     def test_many(self):

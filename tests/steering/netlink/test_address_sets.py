@@ -12,6 +12,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from tests.e2e.network.namespaces import run
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.netlink.contract_address_sets import (
     NAME,
@@ -20,7 +21,7 @@ from tests.steering.netlink.contract_address_sets import (
     many,
     some,
 )
-from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from tests.steering.netlink.support import KernelTestCase, run_at_once
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import IAddressSets
 from yurttunnel.steering.netlink.address_sets import AddressSets
@@ -87,9 +88,9 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
 
     def content(self, name):
         """Run ``ipset``."""
-        if name not in command("ipset", "list", "-n").split():
+        if name not in run("ipset", "list", "-n").split():
             return None
-        saved = (line.split() for line in command("ipset", "save", name).splitlines())
+        saved = (line.split() for line in run("ipset", "save", name).splitlines())
         return frozenset(ip_address(words[2]) for words in saved if words[0] == "add")
 
     def refer_to(self, name):
@@ -99,7 +100,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
     def rule(self, change, name):
         """Create a rule that refers to a set, or remove it."""
         match = ("-m", "set", "--match-set", name, "dst", "-j", "ACCEPT")
-        command("iptables", "-w", change, "OUTPUT", *match)
+        run("iptables", "-w", change, "OUTPUT", *match)
 
     def let_time_pass(self):
         """Let it retry until it gives up."""
@@ -113,27 +114,27 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
     def test_somebody_else_changes_it(self):
         """An added or removed address is detected, even if their number is the same."""
         self.put(many("10.0.0.1", 10))
-        command("ipset", "del", NAME, "10.0.0.3")
-        command("ipset", "add", NAME, "10.9.9.9")
+        run("ipset", "del", NAME, "10.0.0.3")
+        run("ipset", "add", NAME, "10.9.9.9")
         self.assertTrue(self.put(many("10.0.0.1", 10)))
         self.assertEqual(many("10.0.0.1", 10), self.content(NAME))
 
     def test_somebody_else_destroys_it(self):
         """It is created again."""
         self.put(some("10.0.0.1"))
-        command("ipset", "destroy", NAME)
+        run("ipset", "destroy", NAME)
         self.assertTrue(self.put(some("10.0.0.1")))
         self.assertEqual(some("10.0.0.1"), self.content(NAME))
 
     def test_other_sets_are_left_alone(self):
         """Sets of other programs are left alone, whatever their names begin with."""
-        command("ipset", "create", f"{NAME}-x", "hash:ip")
-        command("ipset", "create", "theirs", "hash:net")
-        command("ipset", "add", "theirs", "10.0.0.0/8")
-        before = command("ipset", "save")
+        run("ipset", "create", f"{NAME}-x", "hash:ip")
+        run("ipset", "create", "theirs", "hash:net")
+        run("ipset", "add", "theirs", "10.0.0.0/8")
+        before = run("ipset", "save")
         self.put(some("10.0.0.1"))
         self.remove()
-        self.assertEqual(before, command("ipset", "save"))
+        self.assertEqual(before, run("ipset", "save"))
 
     def test_a_set_that_cannot_hold_all(self):
         """A set with other parameters is replaced while rules refer to it."""
@@ -145,12 +146,12 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
             (*large, "comment"),
             (*large, "netmask", "24"),
         ):
-            command("ipset", "create", NAME, "hash:ip", *parameters)
-            command("ipset", "add", NAME, "10.0.0.1")
+            run("ipset", "create", NAME, "hash:ip", *parameters)
+            run("ipset", "add", NAME, "10.0.0.1")
             self.refer_to(NAME)
             self.assertTrue(self.put(many("10.0.0.1", 100)))
             self.assertEqual(many("10.0.0.1", 100), self.content(NAME))
-            self.assertEqual([NAME], command("ipset", "list", "-n").split())
+            self.assertEqual([NAME], run("ipset", "list", "-n").split())
             self.assertFalse(self.put(many("10.0.0.1", 100)))
             self.rule("-D", NAME)
             self.removed_in_the_end()
@@ -168,17 +169,17 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
 
     def test_a_set_of_another_kind(self):
         """It is replaced, unless rules refer to it."""
-        command("ipset", "create", NAME, "hash:net")
+        run("ipset", "create", NAME, "hash:net")
         self.assertTrue(self.put(some("10.0.0.1")))
         self.assertEqual(some("10.0.0.1"), self.content(NAME))
-        command("ipset", "create", NAME_6, "hash:ip", "family", "inet")
+        run("ipset", "create", NAME_6, "hash:ip", "family", "inet")
         self.assertTrue(self.put(some("fd00::1"), NAME_6, 6))
         self.assertEqual(some("fd00::1"), self.content(NAME_6))
-        self.assertEqual({NAME, NAME_6}, set(command("ipset", "list", "-n").split()))
+        self.assertEqual({NAME, NAME_6}, set(run("ipset", "list", "-n").split()))
 
     def test_a_set_of_another_kind_in_use(self):
         """The error says what to do."""
-        command("ipset", "create", NAME, "hash:net")
+        run("ipset", "create", NAME, "hash:net")
         self.refer_to(NAME)
         failure = self.failureResultOf(self.sets.put(NAME, 4, some("10.0.0.1")), SteeringFailed)
         self.assertIn(f"cannot change the set {NAME}", str(failure.value))
@@ -190,30 +191,30 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         def refuse(table, name, other):
             raise NetlinkError(errno.ENOMEM)
 
-        command("ipset", "create", NAME, "hash:net")
+        run("ipset", "create", NAME, "hash:net")
         self.patch(Ipsets, "swap", refuse)
         failure = self.failureResultOf(self.sets.put(NAME, 4, some("10.0.0.1")), SteeringFailed)
         self.assertIn("ENOMEM", str(failure.value))
-        self.assertIn("hash:net", command("ipset", "list", NAME))
+        self.assertIn("hash:net", run("ipset", "list", NAME))
 
     def test_leftovers_of_a_crash(self):
         """A set that was to replace another is removed."""
         self.put(some("10.0.0.1"))
         for action in (lambda: self.put(some("10.0.0.1")), self.remove):
-            command("ipset", "create", f"{NAME}-new", "hash:ip")
+            run("ipset", "create", f"{NAME}-new", "hash:ip")
             self.assertTrue(action())
-            self.assertNotIn(f"{NAME}-new", command("ipset", "list", "-n").split())
+            self.assertNotIn(f"{NAME}-new", run("ipset", "list", "-n").split())
 
     def test_removal_waits_for_the_kernel(self):
         """The kernel releases rules a moment after their removal: it is retried."""
         self.put(some("10.0.0.1"))
         # Unlike a rule, a list of sets releases at once when it is told to.
-        command("ipset", "create", "list", "list:set")
-        command("ipset", "add", "list", NAME)
+        run("ipset", "create", "list", "list:set")
+        run("ipset", "add", "list", NAME)
         removal = self.sets.remove(NAME)
         self.clock.advance(0.1)
         self.assertNoResult(removal)
-        command("ipset", "del", "list", NAME)
+        run("ipset", "del", "list", NAME)
         self.clock.advance(0.1)
         self.assertTrue(self.successResultOf(removal))
         self.assertIsNone(self.content(NAME))
@@ -221,9 +222,9 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
     def test_removal_does_not_wait_for_ever(self):
         """What refers to it for a second belongs to another program."""
         self.put(some("10.0.0.1"))
-        command("ipset", "create", "list", "list:set")
-        command("ipset", "add", "list", NAME)
-        self.addCleanup(command, "ipset", "destroy", "list")
+        run("ipset", "create", "list", "list:set")
+        run("ipset", "add", "list", NAME)
+        self.addCleanup(run, "ipset", "destroy", "list")
         removal = self.sets.remove(NAME)
         self.clock.pump([0.1] * 8)
         self.assertNoResult(removal)

@@ -11,8 +11,8 @@ from twisted.internet.defer import Deferred, fail, succeed
 from twisted.logger import capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.e2e.network.namespaces import wait_for_ipv6
-from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase, run_at_once
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink import expressions, owned_table
 from yurttunnel.steering.netlink.connection_tracking import TABLE, ConnectionTracking
@@ -36,20 +36,18 @@ FLUSHES = {
 class KernelTests(KernelTestCase):
     """Only the kernel shows what happens to a connection."""
 
-    addresses = (OWN,)
+    addresses = (OWN, OWN_6)
 
     def setUp(self):
         """Add a route to the node, which is elsewhere, and listeners for redirected connections."""
         super().setUp()
         # Packets that are not redirected go to the default route: a pair of interfaces without a
         # peer.
-        command("ip", "link", "add", "name", "site", "type", "veth", "peer", "name", "nobody")
+        run("ip", "link", "add", "name", "site", "type", "veth", "peer", "name", "nobody")
         for interface in ("site", "nobody"):
-            command("ip", "link", "set", interface, "addrgenmode", "none", "up")
-        command("ip", "route", "add", "default", "dev", "site", "src", OWN)
-        command("ip", "address", "add", f"{OWN_6}/128", "dev", "lo", "nodad")
-        wait_for_ipv6()
-        command("ip", "-6", "route", "add", "default", "dev", "site", "src", OWN_6)
+            run("ip", "link", "set", interface, "addrgenmode", "none", "up")
+        run("ip", "route", "add", "default", "dev", "site", "src", OWN)
+        run("ip", "-6", "route", "add", "default", "dev", "site", "src", OWN_6)
         self.tracking = ConnectionTracking(run_at_once, FLAG, lambda: [SERVER])
 
     def connected(self, program):
@@ -57,7 +55,7 @@ class KernelTests(KernelTestCase):
         version, edge, own = (6, EDGE_6, OWN_6) if "6" in program else (4, EDGE, OWN)
         lead = f"[{own}]:{SERVER}" if version == 6 else f"{own}:{SERVER}"
         rule = f"-p tcp -d {edge} --dport {KUBELET} -j DNAT --to-destination {lead}"
-        command(program, "-w", "-t", "nat", "-A", "OUTPUT", *rule.split())
+        run(program, "-w", "-t", "nat", "-A", "OUTPUT", *rule.split())
         family = socket.AF_INET6 if version == 6 else socket.AF_INET
         with socket.create_server((own, SERVER), family=family) as listener:
             client = socket.create_connection((edge, KUBELET), SECONDS)
@@ -77,7 +75,7 @@ class KernelTests(KernelTestCase):
         """Require that a connection redirected by a rule of ``program`` continues after a flush."""
         ends = self.connected(program)
         for words in flush:
-            command(*words.format(program).split())
+            run(*words.format(program).split())
             self.go_on(*ends)
         self.go_on(*ends)
 
@@ -109,7 +107,7 @@ class KernelTests(KernelTestCase):
             while True:
                 sent += server.send(bytes(65536))
         server.close()
-        command("nft", "flush", "ruleset")
+        run("nft", "flush", "ruleset")
         stopping = threading.Thread(target=self.tracking.stopService)
         stopping.start()
         self.addCleanup(stopping.join)
@@ -120,12 +118,12 @@ class KernelTests(KernelTestCase):
             received += len(data)
         self.assertEqual(sent, received)
         stopping.join(SECONDS)
-        self.assertEqual("", command("nft", "list", "tables"))
+        self.assertEqual("", run("nft", "list", "tables"))
 
     def test_without(self):
         """Nothing else has this effect, so these tests are significant."""
         client, server = self.connected("iptables-nft")
-        command("iptables-nft", "-t", "nat", "-F")
+        run("iptables-nft", "-t", "nat", "-F")
         server.settimeout(0.3)
         client.send(b"?")
         self.assertRaises(TimeoutError, server.recv, 10)
@@ -135,12 +133,12 @@ class KernelTests(KernelTestCase):
         other = ConnectionTracking(run_at_once, FLAG, lambda: [SERVER])
         self.tracking.startService()
         other.startService()
-        self.assertEqual(2, command("nft", "list", "tables").count(f"table inet {TABLE}"))
-        command("nft", "flush", "ruleset")
+        self.assertEqual(2, run("nft", "list", "tables").count(f"table inet {TABLE}"))
+        run("nft", "flush", "ruleset")
         other.stopService()
-        self.assertEqual(1, command("nft", "list", "tables").count(f"table inet {TABLE}"))
+        self.assertEqual(1, run("nft", "list", "tables").count(f"table inet {TABLE}"))
         self.tracking.stopService()
-        self.assertEqual("", command("nft", "list", "tables"))
+        self.assertEqual("", run("nft", "list", "tables"))
 
     def test_kernels_without_it(self):
         """An error of the kernel is logged with the requirement; nothing remains."""
@@ -151,7 +149,7 @@ class KernelTests(KernelTestCase):
                 refused.startService()
             [event] = logged
             self.assertIn("requires nf_tables of Linux 5.12 or later", event["error"])
-            self.assertEqual("", command("nft", "list", "tables"))
+            self.assertEqual("", run("nft", "list", "tables"))
             refused.stopService()
 
 

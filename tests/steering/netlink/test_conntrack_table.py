@@ -6,7 +6,8 @@ import socket
 
 from pyroute2.netlink import NETLINK_NETFILTER
 
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.netlink.conntrack_table import ConntrackTable
 from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 
@@ -32,7 +33,7 @@ class UnansweredTests(KernelTestCase):
         marks = ", ".join(f"{port} : {mark}" for port, mark in MARKS.items())
         rule = f"ct mark set udp dport map {{ {marks} }};"
         chain = f"chain out {{ type filter hook output priority 0; {rule} }};"
-        command("nft", f"table ip marks {{ {chain} }};")
+        run("nft", f"table ip marks {{ {chain} }};")
         server, client = (socket.socket(type=socket.SOCK_DGRAM) for _ in range(2))
         for each in (server, client):
             self.addCleanup(each.close)

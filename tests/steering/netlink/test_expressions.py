@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase, run_at_once
 from yurttunnel.steering.netlink import expressions as nft
 from yurttunnel.steering.netlink.owned_table import INPUT, BaseChain, OwnedTable
 
@@ -22,6 +23,6 @@ class ExpressionTests(KernelTestCase):
         table = OwnedTable(run_at_once, "test-", [chain], "cannot", self.fail)
         table.startService()
         self.addCleanup(table.stopService)
-        _, shown = command("nft", "list", "ruleset").split("policy accept;")
+        _, shown = run("nft", "list", "ruleset").split("policy accept;")
         lines = [line.strip() for line in shown.splitlines()]
         self.assertEqual([*expected], [line for line in lines if line not in ("", "}")])

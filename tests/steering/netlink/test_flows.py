@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import socket
-import subprocess
 import sys
 from ipaddress import ip_address
 
@@ -12,8 +11,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.e2e.cluster.network import ClusterNetwork
-from tests.e2e.network.namespaces import wait_for_ipv6
+from tests.e2e.network.namespaces import run
 from tests.steering.fakes import FakeFlows
 from tests.steering.netlink.contract_flows import (
     CLOUD,
@@ -27,7 +25,7 @@ from tests.steering.netlink.contract_flows import (
     FlowsContract,
     flow,
 )
-from tests.steering.netlink.support import KernelTestCase, command, run_at_once
+from tests.steering.netlink.support import KernelTestCase, run_at_once
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Target
 from yurttunnel.steering.interfaces import IFlows
@@ -73,16 +71,13 @@ class FakeFlowsTests(FlowsContract, SynchronousTestCase):
 class KernelFlowsTests(FlowsContract, KernelTestCase):
     """The kernel's table: real connections, and real rules that redirect them."""
 
-    addresses = tuple(str(address) for address in (EDGE, CLOUD, OWN))
+    addresses = tuple(str(address) for address in (EDGE, CLOUD, OWN, EDGE_6, OWN_6))
 
     def setUp(self):
-        """Add addresses, and rules, without which the kernel tracks nothing."""
+        """Add rules, without which the kernel tracks nothing."""
         super().setUp()
-        for address in (EDGE_6, OWN_6):
-            command("ip", "address", "add", f"{address}/128", "dev", "lo", "nodad")
-        wait_for_ipv6()
         for program in ("iptables", "ip6tables"):
-            command(program, "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
+            run(program, "-w", "-A", "OUTPUT", "-m", "conntrack", "--ctstate", "INVALID")
         self.flows = Flows(run_at_once)
         self.listeners = {}
 
@@ -119,7 +114,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         """Create a rule that redirects connections, or remove it."""
         program = "iptables" if target.address.version == 4 else "ip6tables"
         there = f"{target.address}" if target.address.version == 4 else f"[{target.address}]"
-        command(
+        run(
             *(program, "-w", "-t", "nat", change, "OUTPUT", "-p", "tcp"),
             *("-d", str(desired.address), "--dport", str(desired.port)),
             *("-j", "DNAT", "--to-destination", f"{there}:{target.port}"),
@@ -182,14 +177,14 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
         self.assertEqual(1, self.cut(lambda each: each.destination == EDGE))
         for client, server in kept:
             self.sends(client, server)
-        self.assertIn("udp", command("conntrack", "-L", "-p", "udp"))
+        self.assertIn("udp", run("conntrack", "-L", "-p", "udp"))
 
     def test_a_redirected_connection(self):
         """This machine answers it, at the port of the listener."""
         loopback = Target(ip_address("127.0.0.1"), SERVER)
         self.listen(loopback)
         rule = ("-p", "tcp", "--dport", str(KUBELET), "-j", "REDIRECT", "--to-ports", str(SERVER))
-        command("iptables", "-w", "-t", "nat", "-A", "OUTPUT", *rule)
+        run("iptables", "-w", "-t", "nat", "-A", "OUTPUT", *rule)
         client = self.make(socket.socket())
         client.connect((str(EDGE), KUBELET))
         self.assertEqual({flow(EDGE, responder=loopback)}, self.seen())
@@ -204,15 +199,15 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
 
     def test_a_connection_from_elsewhere(self):
         """A connection from another machine, or a pod, is not local."""
-        inside = self.linked_pod()
+        pod = self.linked_pod()
         self.listen(Target(CLOUD, KUBELET))
         connect = f"exec 3<>/dev/tcp/{CLOUD}/{KUBELET}"
-        command(*inside, "bash", "-c", connect)
+        pod.run("bash", "-c", connect)
         self.assertEqual({flow(CLOUD, local=False)}, self.seen())
 
     def test_a_listener_at_the_source_port(self):
         """A listener on the source port of another program's connection continues to listen."""
-        inside = self.linked_pod()
+        pod = self.linked_pod()
         self.listen(Target(CLOUD, KUBELET))
         listener = self.make(socket.create_server(("", 0)))
         port = listener.getsockname()[1]
@@ -220,7 +215,7 @@ class KernelFlowsTests(FlowsContract, KernelTestCase):
 import socket
 connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{ELSEWHERE}", {port}))
 """
-        command(*inside, sys.executable, "-c", connect)
+        pod.run(sys.executable, "-c", connect)
         self.assertEqual(1, self.cut(lambda each: True))
         client = self.make(socket.create_connection(("127.0.0.1", port)))
         server, _ = listener.accept()
@@ -228,46 +223,34 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
 
     def test_a_connection_to_elsewhere(self):
         """A connection to another machine is not to this machine itself."""
-        inside = self.pod()
-        command(*inside, "ip", "link", "set", "eth0", "up")
-        command("ip", "link", "set", "pod", "up")
-        command("ip", "route", "add", str(ELSEWHERE), "dev", "pod", "src", str(OWN))
+        self.pod()
+        run("ip", "route", "add", str(ELSEWHERE), "dev", "pod", "src", str(OWN))
         # Nothing answers there; the connection is tracked all the same.
         neighbour = ("lladdr", "02:00:00:00:00:01", "nud", "permanent")
-        command("ip", "neighbour", "add", str(ELSEWHERE), *neighbour, "dev", "pod")
+        run("ip", "neighbour", "add", str(ELSEWHERE), *neighbour, "dev", "pod")
         client = self.make(socket.socket())
         client.setblocking(False)
         self.assertEqual(errno.EINPROGRESS, client.connect_ex((str(ELSEWHERE), KUBELET)))
         self.assertEqual({flow(ELSEWHERE, to_self=False)}, self.seen())
 
     def pod(self):
-        """Make another network with a link to this one; return the prefix of commands there."""
-        network = ClusterNetwork(())
-        try:
-            holder = subprocess.Popen(("sleep", "600"))
-        finally:
-            network.close()
-        self.addCleanup(holder.wait)
-        self.addCleanup(holder.kill)
-        pair = ("peer", "name", "eth0", "netns", str(holder.pid))
-        command("ip", "link", "add", "pod", "type", "veth", *pair)
-        return "nsenter", "--net", "--target", str(holder.pid)
+        """Make a separate network with a link to this one."""
+        pod = self.network.add_machine("pod")
+        self.network.here.link("pod", pod, "eth0")
+        return pod
 
     def linked_pod(self):
         """Make one that reaches this machine from :data:`ELSEWHERE`."""
-        inside = self.pod()
-        command("ip", "address", "add", "10.30.0.254/24", "dev", "pod")
-        command("ip", "link", "set", "pod", "up")
-        command(*inside, "ip", "address", "add", f"{ELSEWHERE}/24", "dev", "eth0")
-        command(*inside, "ip", "link", "set", "eth0", "up")
-        command(*inside, "ip", "route", "add", "default", "via", "10.30.0.254")
-        return inside
+        pod = self.pod()
+        self.network.here.set_up("pod", "10.30.0.254")
+        pod.set_up("eth0", str(ELSEWHERE), gateways=("10.30.0.254",))
+        return pod
 
     def test_zones(self):
         """A connection in a separate zone is cut, too."""
         for chain in ("OUTPUT", "PREROUTING"):
             zone = ("-p", "tcp", "--dport", str(OTHER), "-j", "CT", "--zone", "7")
-            command("iptables", "-w", "-t", "raw", "-A", chain, *zone)
+            run("iptables", "-w", "-t", "raw", "-A", chain, *zone)
         self.connect(flow(EDGE, OTHER))
         self.assertEqual({flow(EDGE, OTHER)}, self.seen((OTHER,)))
         self.cut(lambda each: True, (OTHER,))
@@ -278,7 +261,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.connect(flow(EDGE))
 
         def is_wrong(each):
-            command("conntrack", "-D", "-p", "tcp", "--orig-port-dst", str(KUBELET))
+            run("conntrack", "-D", "-p", "tcp", "--orig-port-dst", str(KUBELET))
             return True
 
         self.assertEqual(0, self.cut(is_wrong))
@@ -307,7 +290,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         other.setUp()
         try:
             self.assertEqual(set(), self.seen())
-            self.assertEqual("", command("ipset", "list", "-n"))
+            self.assertEqual("", run("ipset", "list", "-n"))
         finally:
             other.doCleanups()
         self.assertEqual({flow(EDGE)}, self.seen())

@@ -4,19 +4,12 @@ from __future__ import annotations
 
 import subprocess
 
-from twisted.trial.unittest import SynchronousTestCase
-
-from tests.e2e.cluster.network import ClusterNetwork
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.netlink.generation import nft_generation
 
 
-class GenerationTests(SynchronousTestCase):
+class GenerationTests(KernelTestCase):
     """The kernel's generation."""
-
-    def setUp(self):
-        """Enter a network namespace."""
-        network = ClusterNetwork([])
-        self.addCleanup(network.close)
 
     def run_nft(self, *arguments):
         """Change something by a program."""

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import socket
-import subprocess
 
-from twisted.trial.unittest import SynchronousTestCase
-
-from tests.e2e.cluster.network import ClusterNetwork
+from tests.e2e.network.namespaces import run
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.netlink.named_counters import packet_counts
 
 _RULES = """
@@ -22,19 +20,13 @@ table {family} {table} {{
 """
 
 
-class NamedCountersTests(SynchronousTestCase):
+class NamedCountersTests(KernelTestCase):
     """Tables in a network namespace."""
-
-    def setUp(self):
-        """Enter a network namespace."""
-        network = ClusterNetwork([])
-        self.addCleanup(network.close)
-        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
     def load(self, family, table):
         """Create a table with two counters; packets to port 9 are counted by one of them."""
         rules = _RULES.format(family=family, table=table)
-        subprocess.run(["nft", "-f", "-"], input=rules.encode(), check=True)
+        run("nft", "-f", "-", stdin=rules)
 
     def send(self, family, address, packets):
         """Send datagrams to port 9."""
@@ -55,7 +47,7 @@ class NamedCountersTests(SynchronousTestCase):
         """As many as need several replies of the kernel."""
         counters = "".join(f"add counter ip many c{each}\n" for each in range(2000))
         given = f"add table ip many\n{counters}"
-        subprocess.run(["nft", "-f", "-"], input=given.encode(), check=True)
+        run("nft", "-f", "-", stdin=given)
         self.assertEqual({f"c{each}": 0 for each in range(2000)}, packet_counts(4, "many"))
 
     def test_no_table(self):

@@ -7,9 +7,7 @@ import threading
 import time
 from ipaddress import ip_address
 
-from twisted.trial.unittest import SynchronousTestCase
-
-from tests.e2e.cluster.network import ClusterNetwork
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.marks import SocketMarker
 from yurttunnel.steering.netlink import sock_diag
 from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
@@ -23,13 +21,8 @@ from yurttunnel.steering.netlink.sock_diag import (
 FAMILIES = {4: (socket.AF_INET, "127.0.0.1"), 6: (socket.AF_INET6, "::1")}
 
 
-class KernelTestCase(SynchronousTestCase):
+class ConnectionTestCase(KernelTestCase):
     """Connections of the kernel, in a separate network."""
-
-    def setUp(self):
-        """Enter the namespace."""
-        network = ClusterNetwork([])
-        self.addCleanup(network.close)
 
     def connection(self, version, prepare=lambda sock: None):
         """Make a connection; return the client's socket, and the other one."""
@@ -47,7 +40,7 @@ class KernelTestCase(SynchronousTestCase):
         return began, accepted
 
 
-class DestroyTests(KernelTestCase):
+class DestroyTests(ConnectionTestCase):
     """Connections that are destroyed."""
 
     def destroy(self, version, began):
@@ -80,7 +73,7 @@ class DestroyTests(KernelTestCase):
             destroy(netlink, 4, FourTuple(bytes(4), 1, bytes(4), 2))
 
 
-class DeliveryTests(KernelTestCase):
+class DeliveryTests(ConnectionTestCase):
     """Connections whose peers have not read all data when they are closed."""
 
     def closed(self, version):

@@ -9,8 +9,9 @@ import threading
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.e2e.network.namespaces import run
 from tests.steering.netlink.contract_address_sets import NAME, some
-from tests.steering.netlink.support import KernelTestCase, command
+from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.flows import Flows
@@ -194,4 +195,4 @@ class NamespaceTests(KernelTestCase):
             result = call()
             self.reactor.call_next()
             self.assertEqual(desired, self.successResultOf(result))
-        self.assertEqual("", command("ipset", "list", "-n"))
+        self.assertEqual("", run("ipset", "list", "-n"))

@@ -353,7 +353,6 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         """An ICMP message ends the attempt at once, whatever connect(2) would return."""
         network = Namespace()
         self.addCleanup(network.close)
-        network.run("ip", "link", "set", "lo", "up")
         kinds = {
             "icmp-host-unreachable": errno.EHOSTUNREACH,
             "icmp-net-unreachable": errno.ENETUNREACH,
@@ -373,7 +372,6 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         """A reactor may report an error like a success, and repeatedly (select(2))."""
         network = Namespace()
         self.addCleanup(network.close)
-        network.run("ip", "link", "set", "lo", "up")
         rule = f"-A OUTPUT -p tcp --dport {self.port} -j REJECT --reject-with icmp-host-unreachable"
         network.run("iptables", "-w", *rule.split())
         client = Client()

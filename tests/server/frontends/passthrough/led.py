@@ -8,7 +8,6 @@ import subprocess
 from twisted.trial.unittest import SkipTest
 
 from tests.e2e.cluster.network import ClusterNetwork
-from tests.e2e.network.namespaces import wait_for_ipv6
 
 REDIRECTED = 10250
 """Connections of this machine to this port, at any address, are redirected to this machine
@@ -27,10 +26,8 @@ def leading_network(test, listener):
     """
     if shutil.which("iptables") is None or shutil.which("ip6tables") is None:
         raise SkipTest("iptables is not installed")
-    network = ClusterNetwork([_OWN[4]])
+    network = ClusterNetwork(_OWN.values())
     test.addCleanup(network.close)
-    _run("ip", "address", "add", f"{_OWN[6]}/128", "dev", "lo", "nodad")
-    wait_for_ipv6()
     for program, loopback in (("iptables", "127.0.0.1"), ("ip6tables", "[::1]")):
         version = "-6" if program == "ip6tables" else "-4"
         _run("ip", version, "route", "add", "default", "dev", "lo")
