@@ -1,4 +1,4 @@
-"""Certificates of an attacker, signed by an authority that made a mistake or by none."""
+"""Certificates of an attacker: signed by mistake by the cluster's authority, or by another key."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ def weak_key() -> Key:
 
 
 @dataclass(frozen=True)
-class Wish:
-    """What a certificate says; as it is, it is a good one for ``usage``."""
+class CertificateSpec:
+    """The contents of a certificate; the defaults make a valid one for ``usage``."""
 
     name: str
     usage: ObjectIdentifier
@@ -37,22 +37,22 @@ class Wish:
     weak: bool = False
     is_authority: bool = False
 
-    def but(self, **changes: object) -> Wish:
-        """Return the same with something changed."""
+    def altered(self, **changes: object) -> CertificateSpec:
+        """Return a copy with ``changes``."""
         return replace(self, **changes)
 
     def signed_by(self, issuer: Issuer) -> Credentials:
-        """Have the authority of ``issuer`` sign it."""
+        """Sign the certificate with the authority of ``issuer``."""
         authority = issuer.authority
         return self._signed(authority._key, authority.certificate.subject, issuer)
 
     def signed_by_impostor(self, issuer: Issuer) -> Credentials:
-        """Sign it with a key of our own, in the name of the authority of ``issuer``."""
+        """Sign with a new key in the name of the authority of ``issuer``."""
         key = ec.generate_private_key(ec.SECP256R1())
         return self._signed(key, issuer.authority.certificate.subject, issuer)
 
     def signed_by_leaf(self, leaf: Credentials, issuer: Issuer) -> Credentials:
-        """Sign it with a certificate of ``issuer`` that is no authority's, and append that."""
+        """Sign with ``leaf``, which is no authority, and append ``leaf`` to the chain."""
         made = self._signed(leaf.key, leaf.certificate.subject, issuer)
         return replace(made, chain=(leaf.certificate,))
 
@@ -76,12 +76,14 @@ class Wish:
         return Credentials(key, certificate, (), (issuer.authority.certificate,))
 
 
-def attacker(credentials: Credentials | None, protocols: list[bytes], version: int) -> SSL.Context:
-    """Make the context of a client that believes anybody and shows anything."""
+def attacker_context(
+    credentials: Credentials | None, protocols: list[bytes], version: int
+) -> SSL.Context:
+    """Make the context of a client that accepts every certificate and presents any."""
     context = SSL.Context(SSL.TLS_CLIENT_METHOD)
     context.set_min_proto_version(version)
     context.set_max_proto_version(version)
-    # At this level OpenSSL itself shows weak keys and old versions.
+    # At this level OpenSSL presents weak keys and offers old versions.
     context.set_cipher_list(b"DEFAULT:@SECLEVEL=0")
     if protocols:
         context.set_alpn_protos(protocols)
@@ -94,7 +96,7 @@ def attacker(credentials: Credentials | None, protocols: list[bytes], version: i
 
 
 def attack(context: SSL.Context, server: SSL.Connection) -> str | None:
-    """Run a handshake as the attacker; give why it fails, ``None`` when it succeeds."""
+    """Run a handshake as the attacker. Return the error, or ``None`` when it succeeds."""
     client = SSL.Connection(context, None)
     client.set_tlsext_host_name(b"edge-1")
     client.set_connect_state()

@@ -1,19 +1,19 @@
-"""Spellings of requests, answers and destinations that have misled readers of HTTP, by source.
+"""Published spellings of requests, responses and destinations that HTTP parsers misread, by source.
 
-Each is written anew from what these have published:
+Each is rewritten from one of these publications:
 
 - SMUGGLER: the mutations of ``configs/exhaustive.py`` of github.com/defparam/smuggler, after James
   Kettle's "HTTP Desync Attacks" (PortSwigger, 2019), one hidden Transfer-Encoding each;
 - GARDEN: ``TROPHIES.md`` and ``README.md`` of github.com/narfindustries/http-garden;
 - LLHTTP: ``test/request`` and ``test/response`` of github.com/nodejs/llhttp;
-- RFC: RFC 9112 sections 2.2, 3.2, 6.1, 6.3, 7.1 and 11.2, RFC 9110 sections 5.5, 6.5, 7.6.1,
-  9.3.6 and 10.1.1.
+- RFC: RFC 9112 sections 2.2, 3.2, 6.1, 6.3, 7.1 and 11.2, RFC 9110 sections 5.5, 6.5, 7.6.1, 9.3.6
+  and 10.1.1.
 """
 
 from __future__ import annotations
 
 HIDDEN = b"GET /smuggled HTTP/1.1\r\nHost: edge-1:10250\r\n\r\n"
-"""A request that is only ever the body of another one."""
+"""A request that is only ever the body of another request."""
 
 CASES_OF_SMUGGLER = [
     " Transfer-Encoding: chunked", "Transfer-Encoding:\tchunked", "Transfer-Encoding\t:\tchunked",
@@ -39,7 +39,7 @@ CASES_OF_SMUGGLER = [
 
 
 def _with_field(field: bytes) -> bytes:
-    """Make a request whose body is, for who sees the hidden field, over at once."""
+    """Return a request whose body is empty for a parser that recognizes the hidden field."""
     body = b"0\r\n\r\n" + HIDDEN
     return b"POST /attack HTTP/1.1\r\n%b\r\nHost: edge-1:10250\r\nContent-Length: %d\r\n\r\n%b" % (
         field,
@@ -139,7 +139,7 @@ RFC = [
 
 
 def _whole(*lines: bytes, target: bytes = b"/attack", version: bytes = b"HTTP/1.1") -> bytes:
-    """Make a request with the hidden one as its body."""
+    """Return a request whose body is the hidden request."""
     return b"\r\n".join(
         [
             b"POST %b %b" % (target, version),
@@ -153,7 +153,7 @@ def _whole(*lines: bytes, target: bytes = b"/attack", version: bytes = b"HTTP/1.
 
 
 def _chunks(*chunks: bytes, field: bytes = b"Transfer-Encoding: chunked") -> bytes:
-    """Make a request whose chunks end, whoever reads them."""
+    """Return a request with a complete chunked body."""
     return _post(field, body=b"".join(chunks))
 
 
@@ -206,14 +206,15 @@ ODD = {
         _whole(target=b"/\xce\xb4\xc2\xb6/\xce\xb4t/pope?q=1"),
     ],
 }  # fmt: skip
-"""Requests that the standard, or a reader, allows: the hidden one is the body, or is not there."""
+"""Unusual requests that the standard or a parser allows. If the hidden request is in one, it is the
+body."""
 
 REQUESTS = {"smuggler": SMUGGLER, "garden": GARDEN, "llhttp": LLHTTP, "rfc": RFC}
 
 _OK = b"HTTP/1.1 200 OK\r\n"
 _SECOND = b"HTTP/1.1 200 Smuggled\r\nContent-Length: 0\r\n\r\n"
 
-ANSWERS = {
+RESPONSES = {
     "llhttp": [
         _OK + b"Transfer-Encoding: nothing\r\nContent-Length: 0\r\n\r\n" + _SECOND,
         _OK + b"Transfer-Encoding: chunked, deflate\r\n\r\n0\r\n\r\n" + _SECOND,
@@ -258,7 +259,7 @@ ANSWERS = {
         _OK + b"Content-Length: 5, 5\r\n\r\nhello" + _SECOND,
     ],
 }  # fmt: skip
-"""What a kubelet may say to a GET; behind each comes an answer to nothing."""
+"""Responses of a kubelet to a GET, each followed by a response to no request."""
 
 DESTINATIONS = [
     b"edge-1", b"edge-1:", b"edge-1:0", b"edge-1:65536", b"edge-1:+80", b"edge-1:8_0",
@@ -272,4 +273,4 @@ DESTINATIONS = [
     b"[::ffff:1.2.3.4.5]:80", b"edge-1,edge-2:80", b"edge-1;edge-2:80", b"edge-1:80,edge-2:80",
     b"edge-1:80 edge-2:80", b"edge-1:80\tHTTP/1.1",
 ]  # fmt: skip
-"""Targets of CONNECT that are none: GARDEN and LLHTTP for the characters, RFC for the form."""
+"""Invalid targets of CONNECT: GARDEN and LLHTTP for the characters, RFC for the form."""

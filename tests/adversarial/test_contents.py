@@ -1,4 +1,4 @@
-"""What callers, kubelets and agents put into messages comes out as it was, or not at all."""
+"""Contents of callers, kubelets and agents in messages are passed on unchanged, or rejected."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ EVIL = b"X-Evil"
 
 
 class CompressionTests(World):
-    """Nothing that is passed on is decompressed: there is no bomb to go off."""
+    """The proxy decompresses nothing, so a decompression bomb has no effect."""
 
     def test_answers(self) -> None:
-        """A compressed answer goes through with its bytes, its length and its coding."""
+        """A compressed response is passed on with its bytes, its length and its coding."""
         bomb = gzip.compress(bytes(8 << 20))
         self.kubelet.answer = lambda exchange: exchange.respond(
             200, [(b"Content-Encoding", b"gzip")], bomb
@@ -29,7 +29,7 @@ class CompressionTests(World):
         self.assertIn(b"Content-Length: %d" % len(bomb), head)
 
     def test_requests(self) -> None:
-        """So does a compressed request, and nobody asks what is in it."""
+        """A compressed request is passed on unread."""
         bodies: list[bytes] = []
 
         def keep(exchange) -> None:
@@ -43,7 +43,7 @@ class CompressionTests(World):
         self.assertEqual([bomb], bodies)
 
     def test_codings_of_the_transfer(self) -> None:
-        """A compressed transfer coding, which a proxy would have to undo, is refused."""
+        """A compressed transfer coding, which a proxy would have to decode, is rejected."""
         for coding in ("gzip, chunked", "deflate", "chunked, gzip"):
             caller = self.dial()
             self.ask(caller, method="POST", Transfer_Encoding=coding)
@@ -52,10 +52,10 @@ class CompressionTests(World):
 
 
 class InjectionTests(World):
-    """No name that somebody chooses becomes a field, a header line or a line of the log."""
+    """No name from a caller or an agent can inject a header field or a log line."""
 
     def only_fields_of_ours(self, received: bytes) -> None:
-        """Assert that an answer is one, without a field or a second answer of the attacker's."""
+        """Assert that there is one response, without a field of the attacker's."""
         head, _, body = received.partition(b"\r\n\r\n")
         lines = head.split(b"\r\n")
         self.assertFalse([line for line in lines[1:] if line.startswith(EVIL)], received)
@@ -66,7 +66,7 @@ class InjectionTests(World):
         self.assertEqual([b"Content-Length: %d" % len(body)], lengths)
 
     def test_destinations(self) -> None:
-        """A destination that is none is refused, and shown without what it could break."""
+        """An invalid destination is rejected, and quoted without unsafe characters."""
         for host in (
             "edge-1:10250\x00",
             "edge-1\tX-Evil: 1:10250",
@@ -87,7 +87,7 @@ class InjectionTests(World):
         self.assertEqual([], self.connected)
 
     def test_names_of_nodes(self) -> None:
-        """So is a node named apart from the destination."""
+        """An invalid node name that is given apart from the destination is rejected."""
         for name in ("edge-1\x00", "edge-1 x", "../edge-1", "edge-1%0d%0aX-Evil: 1", "é", "*"):
             caller = self.dial()
             self.ask(caller, X_Tunnel_Proxy_Host=name)
@@ -95,8 +95,8 @@ class InjectionTests(World):
             self.only_fields_of_ours(caller.received)
         self.assertEqual([], self.connected)
 
-    def test_what_an_agent_says(self) -> None:
-        """An agent's reason for a refusal cannot end the head of the answer, nor a line."""
+    def test_reason_of_an_agent(self) -> None:
+        """An agent's reason for a refusal ends neither the response head nor a line."""
         reason = "no\r\nX-Evil: 1\r\n\r\nHTTP/1.1 200 OK\x1b[2J\u2028"
         self.pair.acceptor.answer = lambda request: request.fail(Code.REFUSED, reason)
         caller = self.dial()
@@ -108,7 +108,7 @@ class InjectionTests(World):
         self.assertNotIn(b"\x1b", caller.received)
 
     def test_lines_of_the_log(self) -> None:
-        """A path and a request id with line ends in them are one line in the log."""
+        """A path and a request id with encoded line ends are one line in the log."""
         caller = self.dial()
         self.ask(caller, "/metrics?%0aforged", X_Request_Id="a b%0aforged")
         self.answered(caller, 200)

@@ -13,9 +13,9 @@ SECURITY = ROOT / "docs" / "security.md"
 
 
 def _is_test(name: str) -> bool:
-    """Return whether ``name`` is a module, a class in one, or something in that class.
+    """Return whether ``name`` is a module, a class in one, or a method of such a class.
 
-    Modules are read, not imported: that would take all of the tests' libraries.
+    Modules are parsed, not imported: imports would need the libraries of all tests.
     """
     parts = name.split(".")
     for size in range(len(parts), 1, -1):
@@ -26,7 +26,7 @@ def _is_test(name: str) -> bool:
 
 
 def _has(node: ast.AST, names: list[str]) -> bool:
-    """Return whether there is a definition in ``node`` for the first name, and so on within it."""
+    """Return whether ``node`` defines the first name, and that definition the next, recursively."""
     if not names:
         return True
     return any(
@@ -37,17 +37,17 @@ def _has(node: ast.AST, names: list[str]) -> bool:
 
 
 class TableTests(SynchronousTestCase):
-    """The names in the table."""
+    """The test names in the table."""
 
     def test_every_test_exists(self) -> None:
-        """Each is a module, a class, or a test."""
+        """Each name is a module, a class or a test."""
         names = re.findall(r"`(tests\.[\w.]+)`", SECURITY.read_text("utf-8"))
         self.assertGreater(len(names), 50)
         for name in names:
             self.assertTrue(_is_test(name), f"{name} is no test")
 
     def test_every_module_here_is_in_it(self) -> None:
-        """No attack of this package is left out of the table."""
+        """The table contains every test module of this package."""
         text = SECURITY.read_text("utf-8")
         for path in Path(__file__).parent.glob("test_*.py"):
             if path.stem != Path(__file__).stem:

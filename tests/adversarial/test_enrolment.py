@@ -1,4 +1,4 @@
-"""Enrolments by who should not have one: names that are paths, weak keys, tokens of others."""
+"""Enrolments that must be rejected: node names that are paths, weak keys, tokens of others."""
 
 from __future__ import annotations
 
@@ -34,19 +34,19 @@ PATHS = (
     "~root",
     "%2e%2e",
 )
-"""Names that lead out of a directory, or to a file in it that is no node's."""
+"""Names that resolve outside a directory, or to a file in it that is not a node's record."""
 
 
 class PathTests(World):
-    """Names of nodes are names of files in the server's state directory."""
+    """Node names are file names in the server's state directory."""
 
-    def everything(self) -> set[Path]:
-        """List all that is in the directory with the state, and beside it."""
+    def all_paths(self) -> set[Path]:
+        """List all paths in the state directory and beside it."""
         return set(self.directory.path.parent.rglob("*"))
 
     def test_enrolments(self) -> None:
-        """A node that is called like a path gets no certificate, and no file."""
-        before = self.everything()
+        """A node whose name is a path gets no certificate, and no file is created."""
+        before = self.all_paths()
         for name in PATHS:
             request = EnrolmentRequest(
                 name,
@@ -60,23 +60,23 @@ class PathTests(World):
                 "is not a node's name",
                 lambda request=request: self.admission.decide(request, None, ADDRESS),
             )
-        self.assertLessEqual({path.name for path in self.everything() - before}, {"nodes"})
+        self.assertLessEqual({path.name for path in self.all_paths() - before}, {"nodes"})
         self.assertEqual([], self.directory.subdirectory("nodes").names())
 
     def test_revocations(self) -> None:
-        """--revoke-node reads and writes no file but a node's."""
+        """``--revoke-node`` reads and writes no file other than the node's record."""
         self.ask("edge-1")
-        before = self.everything()
+        before = self.all_paths()
         for name in PATHS:
             self.assertRaises(ValueError, read_record, self.directory, name)
             error = self.assertRaises(
                 RevocationFailed, revoke_node, self.clock, str(self.directory.path), name
             )
             self.assertIn("is not a node's name", str(error))
-        self.assertEqual(before, self.everything())
+        self.assertEqual(before, self.all_paths())
 
     def test_a_linked_record(self) -> None:
-        """A record that is a link to a file elsewhere is not read, nor written through."""
+        """A record that is a symbolic link is neither read nor written through."""
         target = Path(self.mktemp())
         target.write_text("not to be read")
         os.symlink(target.absolute(), self.directory.subdirectory("nodes").path / "edge-1")
@@ -85,10 +85,10 @@ class PathTests(World):
 
 
 class KeyTests(World):
-    """Keys for which no certificate is made, though the token is good."""
+    """Keys for which no certificate is issued although the token is valid."""
 
     def test_weak_keys(self) -> None:
-        """Short RSA keys, curves that TLS has not, and kinds of keys that nobody needs here."""
+        """Short RSA keys, curves that TLS does not have, and unsupported kinds of keys."""
         for key, algorithm in (
             (rsa.generate_private_key(65537, 1024), hashes.SHA256()),
             (dsa.generate_private_key(1024), hashes.SHA256()),
@@ -109,28 +109,28 @@ class KeyTests(World):
 
 
 class TokenTests(World):
-    """Tokens that were good somewhere, or sometime."""
+    """Tokens that are valid elsewhere, or were valid before."""
 
     def test_of_another_server(self) -> None:
-        """A token of a server with another authority is none here."""
+        """A token of a server with another authority is unknown."""
         other = Issuer.make(self)
         tokens = TokenStore(other.clock, state_directory(self), other.authority.pin)
         token = tokens.issue(600)
         self.refuses(Refusal.BAD_TOKEN, "join token is unknown", lambda: self.ask(token=token))
 
     def test_of_another_server_with_the_same_authority(self) -> None:
-        """Nor is one of a second server with a copy of the authority."""
+        """A token of another server with a copy of the authority is unknown."""
         authority = self.issuer.authority
         token = TokenStore(self.clock, state_directory(self), authority.pin).issue(600)
         self.refuses(Refusal.BAD_TOKEN, "join token is unknown", lambda: self.ask(token=token))
 
     def test_used_twice(self) -> None:
-        """A token enrolls another node again, and never the same one with another key."""
+        """A token can enroll a second node, but not the same node with another key."""
         self.ask("edge-1")
         self.ask("edge-2")
         self.refuses(Refusal.ALREADY_ENROLLED, "edge-1", lambda: self.ask("edge-1"))
 
     def test_expired(self) -> None:
-        """Not a second after its end."""
+        """A token expires at the end of its lifetime."""
         self.clock.advance(601)
         self.refuses(Refusal.TOKEN_EXPIRED, "expired", self.ask)

@@ -1,4 +1,4 @@
-"""Floods by a node that has a good certificate, against a real server that serves another node."""
+"""Floods by a node with a valid certificate, against a real server that serves another node."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
 MIB = 1 << 20
 
 FRAMES = 3_000_000
-"""How many a flood has: thirty times as many as are allowed in a second. The server reads a million
-in a second where it has a processor to itself. One second in which it gets a tenth of that is
-enough to tell."""
+"""The number of frames in a flood: thirty times the limit per second. The server reads a million
+frames in a second where it has a processor to itself. One second in which it gets a tenth of that
+is enough to reach the limit."""
 
 OPENINGS = 10_000
-"""Streams, of which a node may open none."""
+"""The number of streams that the flood opens; a node may open none."""
 
 TOO_MANY = "too many frames without data"
 
 
 def openings() -> bytes:
-    """Write streams that are opened and reset at once."""
+    """Return frames that open streams and reset them at once."""
     request = OpenRequest("127.0.0.1", 80, 1000, "flood")
     return b"".join(
         F.open_frame(number, request) + F.coded_frame(F.RESET, number, Code.CANCELLED, "")
@@ -38,10 +38,10 @@ def openings() -> bytes:
 
 
 class FloodTests(EndToEndTestCase):
-    """More of something than an honest node needs costs that node its session, nobody else."""
+    """A flood ends the session of the node that sends it, and affects no other node."""
 
     async def attack(self, tunnel: Tunnel, node: str, flood: bytes) -> RequestClient:
-        """Enroll ``node``, and flood the server in its place; give the attacker."""
+        """Enroll ``node``, and flood the server in its name. Return the attacker's connection."""
         agent = tunnel.another_agent(node=node, state=f"state-{node}")
         agent.start()
         await agent.ready()
@@ -58,7 +58,7 @@ class FloodTests(EndToEndTestCase):
         )
 
     async def survives(self, flood: bytes, reason: str, text: str) -> None:
-        """Require that another node is served under the flood, and that it ends for ``reason``."""
+        """Assert that another node is served during the flood, which ends for ``reason``."""
         tunnel = await self.start_tunnel()
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -81,21 +81,21 @@ class FloodTests(EndToEndTestCase):
         await self.within(20, client.round_trip(), "the other node is served")
 
     async def test_pings(self) -> None:
-        """PING: the newest one is answered at most, none is kept, and too many are a flood."""
+        """PING: only the newest is answered, none is buffered, and too many are a flood."""
         await self.survives(F.offset_frame(F.PING, 0, 1) * FRAMES, "flood", TOO_MANY)
 
     async def test_credit(self) -> None:
-        """CREDIT for the session, which changes nothing."""
+        """CREDIT for the session, which has no effect."""
         await self.survives(F.offset_frame(F.CREDIT, 0, 1) * FRAMES, "flood", TOO_MANY)
 
     async def test_openings_that_are_reset(self) -> None:
         """OPEN and RESET, the rapid reset of HTTP/2 (CVE-2023-44487).
 
-        Nodes open no streams, so the first one is one too many. What an end does that would have to
-        dial is in tests.wire.test_hostile.
+        Nodes open no streams, so the first OPEN ends the session. tests.wire.test_hostile
+        has the test of an end that would have to dial.
         """
         await self.survives(openings(), "protocol", "the server opens no connections")
 
     async def test_empty_data(self) -> None:
-        """DATA without a byte, which costs the sender nothing, is not allowed at all."""
+        """DATA without a byte, which would use no credit of the sender, is a protocol error."""
         await self.survives(F.frame(F.DATA, 2) * 100_000, "protocol", "a DATA frame is empty")

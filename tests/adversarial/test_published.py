@@ -1,4 +1,4 @@
-"""Published attacks on readers of HTTP, at each port; what gets through is the judge."""
+"""Published attacks on HTTP parsers, at each port; what passes is checked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.internet.task import Clock
 from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.adversarial.published import ANSWERS, DESTINATIONS, HIDDEN, ODD, REQUESTS
+from tests.adversarial.published import DESTINATIONS, HIDDEN, ODD, REQUESTS, RESPONSES
 from tests.fakes import Recorder
 from tests.ops.test_http_site import TcpTransport
 from tests.server.frontends.connecting import ESTABLISHED, ConnectTestCase
@@ -21,12 +21,12 @@ from yurttunnel.tunnel import tls
 
 METHOD_AND_TARGET = re.compile(rb"POST \S+")
 FRAMING = re.compile(rb"\r\n(?:content-length|transfer-encoding):[^\r\n]*", re.IGNORECASE)
-ANSWER = re.compile(rb"HTTP/1\.[01] (?!100 )\d{3} ")
-"""A status line that is not an interim one's."""
+FINAL_STATUS = re.compile(rb"HTTP/1\.[01] (?!100 )\d{3} ")
+"""The status line of a final response."""
 
 
 def misread(passed: bytes, allowed: int = 1) -> str:
-    """What is wrong with the requests that have got through on one connection, if anything."""
+    """Return what is wrong with the requests that passed on one connection, or an empty text."""
     head = passed.partition(b"\r\n\r\n")[0]
     if re.search(rb"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]", head) or re.search(
         rb"\r(?!\n)|(?<!\r)\n", head
@@ -52,7 +52,7 @@ def misread(passed: bytes, allowed: int = 1) -> str:
 
 
 def read_by_another(request: bytes) -> tuple[bytes, bytes]:
-    """Return the target and the body of a request, as another implementation reads them."""
+    """Return the target and the body of a request, as another implementation parses them."""
     parser = h11.Connection(h11.SERVER)
     parser.receive_data(request.removeprefix(b"\r\n"))
     target, body = b"", b""
@@ -66,11 +66,11 @@ def read_by_another(request: bytes) -> tuple[bytes, bytes]:
     return target, body
 
 
-class JudgeTests(SynchronousTestCase):
-    """The judge itself."""
+class MisreadTests(SynchronousTestCase):
+    """:func:`misread` itself."""
 
-    def test_what_is_misread(self) -> None:
-        """It sees what it is there for, and lets a hidden request pass where it is a body."""
+    def test_smuggled_requests(self) -> None:
+        """It detects smuggled requests, and accepts a hidden request that is a body."""
         begin = b"POST / HTTP/1.1\r\nHost: a\r\n"
         for passed in (
             begin + b"\r\n" + HIDDEN,
@@ -87,7 +87,7 @@ class InterceptionTests(World):
     """10263 and 10264, with kubelets that record."""
 
     def record(self, secure: bool) -> None:
-        """Have kubelets keep what comes, with TLS or without, instead of answering."""
+        """Serve kubelets that record what they receive, with TLS or without, and do not respond."""
         self.kubelets: list[Recorder] = []
 
         def kubelet() -> Recorder:
@@ -100,15 +100,15 @@ class InterceptionTests(World):
             factory = tls.server_side(self.reactor, contexts, factory)
         self.listen(factory)
 
-    def forget(self, caller: Recorder) -> None:
-        """End a caller, and what there was for it."""
+    def end_caller(self, caller: Recorder) -> None:
+        """Close a caller's connection, and end_caller the kubelets' connections."""
         caller.transport.abortConnection()
         self.settle()
         self.links.clear()
         self.kubelets.clear()
 
-    def attack(self, secure: bool) -> None:
-        """Make each request on a connection of its own."""
+    def send_attacks(self, secure: bool) -> None:
+        """Send each attack on a connection of its own."""
         self.record(secure)
         refused = 0
         for source, requests in REQUESTS.items():
@@ -122,12 +122,12 @@ class InterceptionTests(World):
                 for kubelet in self.kubelets:
                     problem = misread(kubelet.received)
                     self.assertFalse(problem, f"{source}: {text!r}: {kubelet.received!r}")
-                self.forget(caller)
-        # The others are requests whose hidden field is none for anybody.
+                self.end_caller(caller)
+        # In the other requests, the hidden field is one for no parser.
         self.assertGreater(refused, sum(map(len, REQUESTS.values())) * 3 // 4)
 
-    def ask_oddly(self, secure: bool) -> None:
-        """Make each request that is allowed, and judge what comes of it at the kubelet."""
+    def send_odd_requests(self, secure: bool) -> None:
+        """Send each allowed request, and check what reaches the kubelet."""
         self.record(secure)
         reached = 0
         for source, requests in ODD.items():
@@ -136,51 +136,51 @@ class InterceptionTests(World):
                 caller.transport.write(text)
                 self.settle()
                 passed = b"".join(kubelet.received for kubelet in self.kubelets)
-                named = f"{source}: {text!r}: {passed!r} {caller.received!r}"
+                message = f"{source}: {text!r}: {passed!r} {caller.received!r}"
                 head, _, body = passed.partition(b"\r\n\r\n")
                 self.assertNotRegex(
-                    head.lower(), rb"\n(te|keep-alive|proxy-connection|x-hop):", named
+                    head.lower(), rb"\n(te|keep-alive|proxy-connection|x-hop):", message
                 )
-                self.assertNotRegex(body.lower(), rb"\n(cookie|authorization|x-trailer):", named)
+                self.assertNotRegex(body.lower(), rb"\n(cookie|authorization|x-trailer):", message)
                 if passed:
                     reached += 1
                     problem = misread(passed)
-                    self.assertFalse(problem, f"{problem}: {named}")
-                    self.assertEqual(head.lower().count(b"\nhost: "), 1, named)
+                    self.assertFalse(problem, f"{problem}: {message}")
+                    self.assertEqual(head.lower().count(b"\nhost: "), 1, message)
                 else:
-                    self.assertRegex(caller.received, rb"HTTP/1.1 [45]", named)
-                self.forget(caller)
+                    self.assertRegex(caller.received, rb"HTTP/1.1 [45]", message)
+                self.end_caller(caller)
         self.assertGreaterEqual(reached, 36)
 
     def test_odd_requests_at_the_secure_port(self) -> None:
-        """What may be spelled so reaches a kubelet by 10263 as one request, whole and once."""
-        self.ask_oddly(secure=True)
+        """An unusual but valid request through 10263 reaches a kubelet once and complete."""
+        self.send_odd_requests(secure=True)
 
     def test_odd_requests_at_the_insecure_port(self) -> None:
-        """The same by 10264."""
-        self.ask_oddly(secure=False)
+        """An unusual but valid request through 10264 reaches a kubelet once and complete."""
+        self.send_odd_requests(secure=False)
 
     def test_secure_port(self) -> None:
-        """What reaches a kubelet by 10263 is one request that nobody misreads, or nothing."""
-        self.attack(secure=True)
+        """A request through 10263 reaches a kubelet as one unambiguous request, or is rejected."""
+        self.send_attacks(secure=True)
 
     def test_insecure_port(self) -> None:
-        """The same by 10264."""
-        self.attack(secure=False)
+        """A request through 10264 reaches a kubelet as one unambiguous request, or is rejected."""
+        self.send_attacks(secure=False)
 
-    def answer(self, secure: bool) -> None:
-        """Answer the first request of each caller."""
+    def send_responses(self, secure: bool) -> None:
+        """Answer the first request of each caller with a published response."""
         self.record(secure)
-        for source, answers in ANSWERS.items():
-            for text in answers:
+        for source, responses in RESPONSES.items():
+            for text in responses:
                 caller = self.dial() if secure else self.dial_insecurely()
                 self.ask(caller)
                 self.kubelets[-1].transport.write(text)
                 self.settle()
                 self.kubelets[-1].transport.loseConnection()
                 self.settle()
-                named = f"{source}: {text!r}: {caller.received!r}"
-                self.assertNotIn(b"Smuggled", caller.received.partition(b"\r\n\r\n")[0], named)
+                message = f"{source}: {text!r}: {caller.received!r}"
+                self.assertNotIn(b"Smuggled", caller.received.partition(b"\r\n\r\n")[0], message)
                 client = h11.Connection(h11.CLIENT)
                 client.send(h11.Request(method="GET", target="/", headers=[("Host", "a")]))
                 client.send(h11.EndOfMessage())
@@ -191,24 +191,24 @@ class InterceptionTests(World):
                         heads.append(event)
                     if isinstance(event, h11.EndOfMessage):
                         break
-                self.assertEqual(1, len(heads), named)
-                self.assertEqual(b"", client.trailing_data[0], named)
-                self.forget(caller)
+                self.assertEqual(1, len(heads), message)
+                self.assertEqual(b"", client.trailing_data[0], message)
+                self.end_caller(caller)
 
     def test_answers_at_the_secure_port(self) -> None:
-        """A caller of 10263 gets one answer that is well formed, and nothing behind it."""
-        self.answer(secure=True)
+        """A caller of 10263 gets one well-formed response, and nothing after it."""
+        self.send_responses(secure=True)
 
     def test_answers_at_the_insecure_port(self) -> None:
-        """The same at 10264."""
-        self.answer(secure=False)
+        """A caller of 10264 gets one well-formed response, and nothing after it."""
+        self.send_responses(secure=False)
 
 
 class ConnectTests(ConnectTestCase):
-    """CONNECT, in front of a session that records."""
+    """CONNECT, with a session that records its dials."""
 
     def test_destinations(self) -> None:
-        """What is no host with a port is refused, and no node is asked."""
+        """A target that is not a host with a port is rejected, and no node is dialed."""
         for target in DESTINATIONS:
             connection = self.open(b"CONNECT %b HTTP/1.1\r\nHost: edge-1:80\r\n\r\n" % target)
             connection.turns()
@@ -220,7 +220,7 @@ class ConnectTests(ConnectTestCase):
         self.assertEqual(1, len(self.session.dials), "what is one is dialed")
 
     def test_requests(self) -> None:
-        """None of the requests is taken for a CONNECT."""
+        """No attack is taken for a CONNECT with a body."""
         for source, requests in REQUESTS.items():
             for text in requests:
                 for line in (text, text.replace(b"POST /attack", b"CONNECT edge-1:80")):
@@ -237,7 +237,7 @@ class ConnectTests(ConnectTestCase):
                     connection.break_off(ConnectionDone())
 
     def test_odd_requests(self) -> None:
-        """What has a body is refused, in itself and as a CONNECT, and the body is no request."""
+        """A request with a body is rejected, also as a CONNECT; its body is no second request."""
         for source, requests in ODD.items():
             for text in requests:
                 for line in (
@@ -247,14 +247,14 @@ class ConnectTests(ConnectTestCase):
                 ):
                     connection = self.open(line)
                     connection.turns()
-                    named = f"{source}: {line!r}: {connection.sent!r}"
-                    self.assertEqual([], self.session.dials, named)
-                    self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", named)
-                    self.assertEqual(1, len(ANSWER.findall(connection.sent)), named)
+                    message = f"{source}: {line!r}: {connection.sent!r}"
+                    self.assertEqual([], self.session.dials, message)
+                    self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", message)
+                    self.assertEqual(1, len(FINAL_STATUS.findall(connection.sent)), message)
                     connection.break_off(ConnectionDone())
 
     def test_odd_fields(self) -> None:
-        """Without a body what follows the head is the target's, to the byte, or nobody's."""
+        """Without a body, the bytes after the head reach the target, or the request is rejected."""
         reached = 0
         for source, requests in ODD.items():
             for text in requests:
@@ -268,38 +268,38 @@ class ConnectTests(ConnectTestCase):
                     connection.turns()
                     received.append(target.received)
                 connection.turns()
-                named = f"{source}: {line!r}: {connection.sent!r}"
+                message = f"{source}: {line!r}: {connection.sent!r}"
                 if received:
                     reached += 1
-                    self.assertEqual(([HIDDEN], ESTABLISHED), (received, connection.sent), named)
+                    self.assertEqual(([HIDDEN], ESTABLISHED), (received, connection.sent), message)
                 else:
-                    self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", named)
-                    self.assertEqual(1, len(ANSWER.findall(connection.sent)), named)
+                    self.assertRegex(connection.sent, rb"\AHTTP/1\.1 [45]", message)
+                    self.assertEqual(1, len(FINAL_STATUS.findall(connection.sent)), message)
                 self.session.dials.clear()
                 connection.break_off(ConnectionDone())
         self.assertGreaterEqual(reached, 39)
 
 
-class Recording:
-    """A meta port's page that keeps what it is asked for."""
+class RecordingPage:
+    """A page of a meta port that records its requests."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []
-        self.asked: list[tuple[bytes, bytes]] = []
+        self.requests: list[tuple[bytes, bytes]] = []
 
     def __call__(self, request: PageRequest) -> PageResponse:
-        """Keep the path, and the target with the body."""
+        """Record the path, and the target with the body."""
         self.paths.append(request.path)
-        self.asked.append((request.head.target, request.body))
+        self.requests.append((request.head.target, request.body))
         return PageResponse(b"text/plain", b"recorded")
 
 
 class MetaPortTests(SynchronousTestCase):
-    """10265 and 10266, which answer by themselves."""
+    """10265 and 10266, which respond by themselves."""
 
-    def ask(self, text: bytes) -> tuple[Recording, bytes]:
-        """Return a page for which somebody has asked so, and what was answered."""
-        page, transport = Recording(), TcpTransport()
+    def send(self, text: bytes) -> tuple[RecordingPage, bytes]:
+        """Send ``text`` to a page. Return the page and the response."""
+        page, transport = RecordingPage(), TcpTransport()
         protocol = LimitedSite({"/*": page}, Clock()).buildProtocol(None)
         protocol.makeConnection(transport)
         protocol.dataReceived(text)
@@ -307,24 +307,24 @@ class MetaPortTests(SynchronousTestCase):
         return page, transport.value()
 
     def test_requests(self) -> None:
-        """Whatever comes, the hidden request is not one."""
+        """The hidden request is never taken for a request."""
         for source, requests in REQUESTS.items():
             for text in requests:
-                page, _ = self.ask(text)
+                page, _ = self.send(text)
                 self.assertLessEqual(len(page.paths), 1, f"{source}: {text!r}")
                 self.assertNotIn("/smuggled", page.paths, f"{source}: {text!r}")
 
     def test_odd_requests(self) -> None:
-        """A page is asked for what another reader takes the request for, once, or it is refused."""
+        """A page receives the request once, as another parser reads it, or it is rejected."""
         reached = 0
         for source, requests in ODD.items():
             for text in requests:
-                page, answer = self.ask(text)
-                named = f"{source}: {text!r}: {page.asked} {answer!r}"
-                self.assertEqual(1, len(ANSWER.findall(answer)), named)
-                if page.asked:
+                page, response = self.send(text)
+                message = f"{source}: {text!r}: {page.requests} {response!r}"
+                self.assertEqual(1, len(FINAL_STATUS.findall(response)), message)
+                if page.requests:
                     reached += 1
-                    self.assertEqual([read_by_another(text)], page.asked, named)
+                    self.assertEqual([read_by_another(text)], page.requests, message)
                 else:
-                    self.assertRegex(answer, rb"HTTP/1\.[01] [45]", named)
+                    self.assertRegex(response, rb"HTTP/1\.[01] [45]", message)
         self.assertGreaterEqual(reached, 36)

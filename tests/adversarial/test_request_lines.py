@@ -1,4 +1,4 @@
-"""Request lines in which one reader could see a line end and another none."""
+"""Request lines in which one parser could see a line end and another none."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from yurttunnel.http.head import HeadError, HeadLimits, RequestHeadReader
 
 
 class RequestLineTests(SynchronousTestCase):
-    """What the fuzzer has found, and what is like it."""
+    """Defects that the fuzzer has found, and similar request lines."""
 
     def test_line_ends_within_a_target(self) -> None:
-        """A line feed in a target is refused, also where the rest of the line looks like a field.
+        """A line feed in a target is rejected, also where the rest of the line looks like a field.
 
-        llhttp reads such a line as a request of HTTP/0.9 and a field.
+        llhttp parses such a line as a request of HTTP/0.9 and a field.
         """
         for target in (
             b"/a\nX:b",
@@ -30,7 +30,7 @@ class RequestLineTests(SynchronousTestCase):
                 self.assertEqual(400, error.status, data)
 
     def test_other_characters_of_no_target(self) -> None:
-        """So is every byte that is no printable ASCII character."""
+        """Every byte in a target that is not a printable ASCII character is rejected."""
         for byte in (*range(33), *range(127, 256)):
             reader = RequestHeadReader(HeadLimits())
             data = b"GET /a%bb HTTP/1.1\r\nHost: x\r\n\r\n" % bytes([byte])
