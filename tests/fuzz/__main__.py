@@ -1,4 +1,4 @@
-"""Throw random bytes at what reads the bytes of strangers. See docs/security.md."""
+"""Run random bytes through the parsers of untrusted bytes. See docs/security.md."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from tests.fuzz.campaign import CaseFailed, campaign
 from tests.fuzz.targets import TARGETS
 
-MOST_GROWTH = 16 * 2**20
-"""How much the resident memory may grow in a campaign, bytes: what allocators keep for later."""
+MAX_GROWTH = 16 * 2**20
+"""The maximum growth of the resident memory in a campaign, bytes; allocators keep some memory."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the campaigns that were asked for; give the exit status."""
+    """Run the selected campaigns. Return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz", description=__doc__)
     parser.add_argument("target", nargs="*", help=f"of {', '.join(TARGETS)} [default: all]")
     parser.add_argument("--cases", type=int, default=100_000, metavar="N", help="for each target")
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(error)
             return 1
         print(outcome, flush=True)
-        if outcome.growth > MOST_GROWTH:
+        if outcome.growth > MAX_GROWTH:
             print(f"{target.name}: memory has grown by {outcome.growth} bytes")
             return 1
     return 0

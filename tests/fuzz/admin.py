@@ -1,4 +1,4 @@
-"""Fuzz targets of the programs' sockets: requests of their own user, which change things, too."""
+"""Fuzz targets of the programs' admin sockets: requests of the program's own user, with changes."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from tests.server.admin_pages import (
 )
 
 STATUSES = (100, 200, 400, 403, 404, 405, 408, 409, 413, 414, 417, 431, 501, 503, 505)
-"""Those of answers; a page that cannot be made is a 500."""
+"""The allowed statuses of responses; 500 would be a page that fails."""
 
 _TOKEN = re.compile(rb"[0-9a-f]{16}\.[0-9a-f]{32}")
 
 _MAY_HAVE_TOKEN = re.compile(rb"^POST /v1/tokens[? \t\r\n]")
 
-_MOST_TOKENS = 32
-"""Half of those that there can be: then all but the one in the file are revoked."""
+_TOKEN_LIMIT = 32
+"""Half of the maximum number of tokens; above it, all but the one in the file are revoked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class _Socket:
 
 @functools.cache
 def _socket(make: Make) -> _Socket:
-    """Return one process for all cases, as a real one would be."""
+    """Return the socket of one process, which all cases share as in production."""
     directory = tempfile.TemporaryDirectory(prefix="yurttunnel-fuzz-")
     atexit.register(directory.cleanup)
     reactor = ThreadlessReactor()
@@ -55,25 +55,25 @@ def _socket(make: Make) -> _Socket:
 
 
 def _check(make: Make, case: bytes) -> bool:
-    """Whatever is asked is answered with a status, and no secret but by the page that gives it."""
+    """Each request gets an allowed status; only a created token reveals a secret."""
     request, socket = case[PLAN:], _socket(make)
     answer = socket.pages.send(request)
     socket.pages.end_what_was_begun()
     if isinstance(socket.pages, ServerPages):
-        _revoke_most(socket.pages)
+        _revoke_tokens(socket.pages)
     if not answer:
         return False
     status = int(answer.split(maxsplit=2)[1])
     assert status in STATUSES, f"the status is {status}"
     if not _MAY_HAVE_TOKEN.search(request):
-        assert _TOKEN.search(answer) is None, f"a token is told: {answer!r}"
+        assert _TOKEN.search(answer) is None, f"a token is shown: {answer!r}"
     for secret in socket.secrets:
-        assert secret not in answer, f"a secret is told: {answer!r}"
+        assert secret not in answer, f"a secret is shown: {answer!r}"
     return status == 200
 
 
-def _revoke_most(pages: ServerPages) -> None:
-    if len(tokens := pages.tokens.valid()) > _MOST_TOKENS:
+def _revoke_tokens(pages: ServerPages) -> None:
+    if len(tokens := pages.tokens.valid()) > _TOKEN_LIMIT:
         for each in tokens[1:]:
             pages.tokens.revoke(each.token_id)
 
@@ -84,15 +84,15 @@ _PAGES = (
     *("v1", "v1/process", "healthz", "readyz", "metrics", "?q=edge-1", "?node=edge-1", "debug"),
     *("debug/log-level", "debug/memory", "debug/sessions", "debug/stacks", "debug/reactor"),
 )
-"""What every program has, or refuses: ``/`` has the list of paths here, and takes no parameter."""
+"""The pages of all programs, supported or not: ``/`` lists the paths, and takes no parameter."""
 
-_WHOLE = (b" HTTP/1.1\r\n\r\n", b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
-"""With each of them a request is complete."""
+_HEAD_ENDS = (b" HTTP/1.1\r\n\r\n", b" HTTP/1.1\r\nHost: localhost\r\n\r\n")
+"""The ends of a request head, each of which completes a request."""
 
 _PIECES = (
     *(b"/..", b"/%2e%2e", b"/%00", b"/edge-1", b"?node=edge-1", b"?node=%ff", b"&q=<b>", b"&x=%ff"),
     *(b"?level=debug", b"?level=warn&seconds=1", b"&seconds=1e9", b"?frames=1", b"?frames=26"),
-    *(b" HTTP/1.1\r\n", b"\r\n\r\n", *_WHOLE * 8),
+    *(b" HTTP/1.1\r\n", b"\r\n\r\n", *_HEAD_ENDS * 8),
     *(b"Content-Length: 5\r\n", b"Transfer-Encoding: chunked\r\n", b"Expect: 100-continue\r\n"),
     *(b"X: y\r\n" * 60, b"a" * 5000, b"5\r\nabcde\r\n0\r\n\r\n"),
 )

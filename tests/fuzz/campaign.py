@@ -1,4 +1,4 @@
-"""Many cases of one target, with what they cost."""
+"""Many cases of one target, with their time and memory."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pathlib import Path
 from tests.fuzz.cases import Target, cases
 
 WARM_UP = 0.1
-"""Which part of the cases fills caches, before memory is measured first."""
+"""The fraction of the cases that fills caches before memory is measured first."""
 
-LONGEST_CASE = 10
-"""Seconds after which a case hangs; usual ones take less than a millisecond."""
+CASE_TIMEOUT = 10
+"""The seconds after which a case counts as hung; usual ones take less than a millisecond."""
 
 
 class CaseFailed(Exception):
-    """A case broke a promise; the text has its number and its bytes."""
+    """A case failed a check; the text has its number and its bytes."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a campaign came to; memory is what is resident, in bytes."""
+    """The result of a campaign; memory is the resident memory in bytes."""
 
     target: str
     cases: int
@@ -36,11 +36,11 @@ class Outcome:
 
     @property
     def growth(self) -> int:
-        """How much memory has grown since the warm-up, bytes."""
+        """The growth of memory since the warm-up, bytes."""
         return self.memory_after - self.memory_before
 
     def __str__(self) -> str:
-        """Return one line for people."""
+        """Return a summary in one line."""
         return (
             f"{self.target}: {self.cases} cases in {self.seconds:.0f} s, "
             f"{self.cases / self.seconds:.0f} cases/s, "
@@ -50,7 +50,7 @@ class Outcome:
 
 
 def campaign(target: Target, count: int, seed: int) -> Outcome:
-    """Check ``count`` cases. Raises :class:`CaseFailed` for the first that breaks a promise."""
+    """Check ``count`` cases. Raises :class:`CaseFailed` for the first one that fails."""
     accepted = 0
     begun = time.monotonic()
     memory = 0
@@ -64,9 +64,9 @@ def campaign(target: Target, count: int, seed: int) -> Outcome:
 
 
 def check(target: Target, number: int, case: bytes) -> bool:
-    """Check one case, and give it up when it hangs."""
+    """Check one case, and stop it when it hangs."""
     former = signal.signal(signal.SIGALRM, _hangs)
-    signal.setitimer(signal.ITIMER_REAL, LONGEST_CASE)
+    signal.setitimer(signal.ITIMER_REAL, CASE_TIMEOUT)
     try:
         return target.check(case)
     except Exception as error:
@@ -79,11 +79,11 @@ def check(target: Target, number: int, case: bytes) -> bool:
 
 
 def _hangs(*_: object) -> None:
-    raise AssertionError(f"the case takes longer than {LONGEST_CASE} s")
+    raise AssertionError(f"the case takes longer than {CASE_TIMEOUT} s")
 
 
 def resident() -> int:
-    """Return the resident memory of this process after a collection, in bytes."""
+    """Return the resident memory of this process after a garbage collection, in bytes."""
     gc.collect()
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE")

@@ -1,4 +1,4 @@
-"""What a fuzz target is, and how random cases for it are made."""
+"""The definition of a fuzz target, and the generator of random cases for it."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 INTERESTING = (0, 1, 2, 9, 10, 13, 32, 44, 58, 59, 127, 128, 255)
-"""Bytes at which readers change their minds: ends, separators, signs."""
+"""Bytes at which parsers change their state: line ends, separators, signs."""
 
-MOST_PIECES = 12
-MOST_DAMAGES = 4
+MAX_PIECES = 12
+MAX_CHANGES = 4
 
 
 @dataclass(frozen=True)
 class Target:
-    """Something that reads bytes of strangers.
+    """A parser of untrusted bytes.
 
-    ``check`` takes one case and tells whether its bytes were accepted. It raises
-    :class:`AssertionError` when a promise is broken; anything else that it raises is a crash. The
-    first :data:`PLAN` bytes of a case decide how the rest is cut. ``starts`` are what cases begin
-    with, ``pieces`` what follows; most of them make sense.
+    ``check`` takes one case and returns whether its bytes were accepted. It raises
+    :class:`AssertionError` when the parser breaks a rule; any other exception is a crash. The
+    first :data:`PLAN` bytes of a case determine how the rest is split. A case begins with one
+    of ``starts``, and continues with some ``pieces``; most of them are valid.
     """
 
     name: str
@@ -31,40 +31,40 @@ class Target:
 
 
 PLAN = 4
-"""Bytes at the beginning of a case that say where its other bytes are cut."""
+"""The number of bytes at the beginning of a case that determine where the others are split."""
 
 
 def cut(case: bytes) -> list[bytes]:
-    """Cut the bytes of ``case`` behind its plan as the plan says, into up to four pieces."""
+    """Split the bytes of ``case`` after its plan into four pieces, as the plan specifies."""
     data = case[PLAN:]
-    places = sorted(place * (len(data) + 1) // 256 for place in case[1:PLAN])
-    return [data[begin:end] for begin, end in pairwise([0, *places, len(data)])]
+    positions = sorted(position * (len(data) + 1) // 256 for position in case[1:PLAN])
+    return [data[begin:end] for begin, end in pairwise([0, *positions, len(data)])]
 
 
 def cases(target: Target, seed: int) -> Iterator[bytes]:
-    """Make cases without end: rows of pieces that make sense, half of them damaged a bit."""
-    chance = random.Random(f"{target.name} {seed}")
+    """Yield cases without end: sequences of valid pieces, half of them slightly damaged."""
+    rng = random.Random(f"{target.name} {seed}")
     while True:
-        parts = [chance.choice(target.starts)]
-        parts += chance.choices(target.pieces, k=chance.randrange(MOST_PIECES))
+        parts = [rng.choice(target.starts)]
+        parts += rng.choices(target.pieces, k=rng.randrange(MAX_PIECES))
         data = bytearray(b"".join(parts))
-        for _ in range(chance.choice((0, chance.randint(1, MOST_DAMAGES)))):
-            _damage(data, chance)
-        yield chance.randbytes(PLAN) + bytes(data)
+        for _ in range(rng.choice((0, rng.randint(1, MAX_CHANGES)))):
+            _change(data, rng)
+        yield rng.randbytes(PLAN) + bytes(data)
 
 
-def _damage(data: bytearray, chance: random.Random) -> None:
-    """Change one place of ``data``."""
-    place = chance.randrange(len(data) + 1)
-    size = chance.choice((1, 1, 1, 2, 4, 8, 30))
-    kind = chance.randrange(5)
+def _change(data: bytearray, rng: random.Random) -> None:
+    """Change ``data`` at one position."""
+    position = rng.randrange(len(data) + 1)
+    size = rng.choice((1, 1, 1, 2, 4, 8, 30))
+    kind = rng.randrange(5)
     if kind == 0:
-        data[place : place + 1] = bytes([chance.choice(INTERESTING)])
+        data[position : position + 1] = bytes([rng.choice(INTERESTING)])
     elif kind == 1:
-        data[place:place] = chance.randbytes(size)
+        data[position:position] = rng.randbytes(size)
     elif kind == 2:
-        del data[place : place + size]
+        del data[position : position + size]
     elif kind == 3:
-        data[place:place] = data[place : place + size]
-    elif place < len(data):
-        data[place] ^= 1 << chance.randrange(8)
+        data[position:position] = data[position : position + size]
+    elif position < len(data):
+        data[position] ^= 1 << rng.randrange(8)

@@ -22,14 +22,14 @@ from yurttunnel.server.frontends.passthrough.client_hello import (
 
 
 def check(case: bytes) -> bool:
-    """However it is cut, a ClientHello names the same host, or is refused for the same reason."""
+    """However it is split, a ClientHello names the same host, or is rejected for one reason."""
     whole, pieces = _read([case[PLAN:]]), _read(cut(case))
-    assert whole == pieces, "the cutting makes a difference"
+    assert whole == pieces, "the result depends on the splitting"
     return whole is not None and whole[0] == "named"
 
 
 def _read(pieces: Iterable[bytes]) -> tuple[str, str | None] | None:
-    """Return what is named or why nothing is; ``None`` when there is not enough."""
+    """Return the name, or the reason for a rejection; ``None`` for an incomplete ClientHello."""
     reader = ClientHelloReader()
     kept = 0
     for piece in pieces:
@@ -41,7 +41,7 @@ def _read(pieces: Iterable[bytes]) -> tuple[str, str | None] | None:
         if hello is not None:
             return "named", hello.server_name
         kept += len(piece)
-        assert kept <= MAX_FLIGHT, "too much is kept"
+        assert kept <= MAX_FLIGHT, "too much is buffered"
     return None
 
 

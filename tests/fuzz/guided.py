@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing with atheris, which is not installed with the tests.
 
-``pip install atheris``, then ``python -m tests.fuzz.guided wire-server --cases 1000000``. A case
-that fails is told with a traceback, kept in a file ``crash-*`` of the working directory, and ends
-the process with status 77. The cases of one target are of no use to another: give each a corpus.
+``pip install atheris``, then ``python -m tests.fuzz.guided wire-server --cases 1000000``. A failed
+case is reported with a traceback, saved in a file ``crash-*`` of the working directory, and ends
+the process with status 77. Use a separate corpus for each target: their cases differ.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 from tests.fuzz.cases import cases
 
 FIRST_CASES = 300
-"""How many random cases the corpus begins with."""
+"""The number of random cases at the start of the corpus."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Have libFuzzer look for cases that reach new branches. It ends the process."""
+    """Have libFuzzer search for cases that reach new branches. It ends the process."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz.guided", description=__doc__)
     parser.add_argument("target")
     parser.add_argument("--cases", type=int, default=100_000, metavar="N")
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         import atheris
     except ImportError:
         sys.exit("tests.fuzz.guided needs atheris: pip install atheris")
-    # Branches are counted in what is imported here, not before.
+    # Branches are counted only in modules that are imported here.
     with atheris.instrument_imports(include=["yurttunnel"]):
         from tests.fuzz.targets import TARGETS
     if options.target not in TARGETS:

@@ -1,4 +1,4 @@
-"""Fuzz targets of HTTP: heads of both kinds, chunked bodies, and authorities."""
+"""Fuzz targets of HTTP: request heads, response heads, chunked bodies, and authorities."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Pieces = Iterable[bytes]
 
 
 def _read_head(reader: Reader, pieces: Pieces) -> tuple[Head | None, bytes]:
-    """Return the head in ``pieces`` and what follows it; no head when there is none."""
+    """Return the head in ``pieces`` and the bytes after it, or no head when it is invalid."""
     head: Head | None = None
     rest = b""
     for piece in pieces:
@@ -47,7 +47,7 @@ def _read_head(reader: Reader, pieces: Pieces) -> tuple[Head | None, bytes]:
 
 
 def _same(one: Head | None, other: Head | None) -> bool:
-    """Whether two heads say the same."""
+    """Return whether two heads are equal."""
     if one is None or other is None:
         return one is other
     names = [name for kind in type(one).__mro__ for name in getattr(kind, "__slots__", ())]
@@ -56,7 +56,7 @@ def _same(one: Head | None, other: Head | None) -> bool:
 
 
 def _fields(data: bytes) -> list[tuple[bytes, bytes]]:
-    """Read the fields of a head that is in order as RFC 9112 section 5 describes them."""
+    """Parse the fields of a valid head as RFC 9112 section 5 specifies."""
     _, *lines = data.partition(b"\r\n\r\n")[0].split(b"\r\n")
     assert not any(set(line) & set(b"\r\n") or line[:1] in b" \t" for line in lines)
     fields = [line.partition(b":") for line in lines]
@@ -65,16 +65,16 @@ def _fields(data: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def check_request(case: bytes) -> bool:
-    """However it is cut, a request's head is the same one; what is sent on is read the same."""
+    """However it is split, a request head is parsed the same, and also when it is forwarded."""
     head, rest = _read_head(RequestHeadReader(LIMITS), [case[PLAN:]])
     again, again_rest = _read_head(RequestHeadReader(LIMITS), cut(case))
-    assert _same(head, again) and rest == again_rest, "the cutting makes a difference"
+    assert _same(head, again) and rest == again_rest, "the result depends on the splitting"
     if not isinstance(head, RequestHead):
         return False
     heads = RequestHeads(LIMITS)
     for pieces in ([case[PLAN:]], [case[PLAN:]], cut(case)):
         again, again_rest = _read_head(heads, pieces)
-        assert _same(head, again) and rest == again_rest, "the one before makes a difference"
+        assert _same(head, again) and rest == again_rest, "the result depends on the request before"
     assert head.fields == _fields(case[PLAN:]), "the fields are not those that were sent"
     try:
         framing = request_framing(head)
@@ -82,23 +82,23 @@ def check_request(case: bytes) -> bool:
         assert error.status in (400, 501), f"refused with {error.status}"
         return False
     if not head.values(b"host"):
-        # HTTP/1.0 needs none; what goes on is HTTP/1.1.
+        # HTTP/1.0 does not require the field; the forwarded request is HTTP/1.1.
         return True
     text = format_request_head(head.method, head.target, head.fields)
     forwarded, nothing = _read_head(RequestHeadReader(HeadLimits(4000, 40)), [text])
-    assert isinstance(forwarded, RequestHead) and not nothing, "what is sent on is not one head"
-    assert forwarded.fields == head.fields, "what is sent on has other fields"
+    assert isinstance(forwarded, RequestHead) and not nothing, "the forwarded head is not one head"
+    assert forwarded.fields == head.fields, "the forwarded head has other fields"
     assert (forwarded.method, forwarded.target) == (head.method, head.target)
     if head.version == "1.1":
-        assert request_framing(forwarded) == framing, "what is sent on has another body"
+        assert request_framing(forwarded) == framing, "the forwarded head has another framing"
     return True
 
 
 def check_response(case: bytes) -> bool:
-    """However it is cut, a response's head is the same one; what is sent on is read the same."""
+    """However it is split, a response head is parsed the same, and also when it is forwarded."""
     head, rest = _read_head(ResponseHeadReader(LIMITS), [case[PLAN:]])
     again, again_rest = _read_head(ResponseHeadReader(LIMITS), cut(case))
-    assert _same(head, again) and rest == again_rest, "the cutting makes a difference"
+    assert _same(head, again) and rest == again_rest, "the result depends on the splitting"
     if not isinstance(head, ResponseHead):
         return False
     assert head.fields == _fields(case[PLAN:]), "the fields are not those that were sent"
@@ -109,26 +109,28 @@ def check_response(case: bytes) -> bool:
         return False
     text = format_response_head(head.status, head.reason, head.fields)
     forwarded, nothing = _read_head(ResponseHeadReader(HeadLimits(4000, 40)), [text])
-    assert isinstance(forwarded, ResponseHead) and not nothing, "what is sent on is not one head"
+    assert isinstance(forwarded, ResponseHead) and not nothing, "the forwarded head is not one head"
     assert (forwarded.status, forwarded.fields) == (head.status, head.fields)
     if head.version == "1.1":
-        assert response_framing(b"GET", forwarded) == framing, "what is sent on has another body"
+        assert response_framing(b"GET", forwarded) == framing, (
+            "the forwarded head has another framing"
+        )
     return True
 
 
 def check_chunks(case: bytes) -> bool:
-    """However it is cut, a chunked body is the same one, and what RFC 9112 makes of it."""
+    """However it is split, a chunked body is decoded as RFC 9112 specifies."""
     whole, pieces = _read_body([case[PLAN:]]), _read_body(cut(case))
-    assert whole == pieces, "the cutting makes a difference"
+    assert whole == pieces, "the result depends on the splitting"
     if whole is None:
         return False
     body, rest = whole
-    assert (body, rest) == _dechunk(case[PLAN:]), "the body is not what its chunks say"
+    assert (body, rest) == _dechunk(case[PLAN:]), "the body is not that of its chunks"
     return True
 
 
 def _read_body(pieces: Pieces) -> tuple[bytes, bytes] | None:
-    """Return a chunked body and what follows it; ``None`` when it is refused or incomplete."""
+    """Return a chunked body and the bytes after it; ``None`` if it is invalid or incomplete."""
     reader = BodyReader(CHUNKED)
     body: list[bytes] = []
     rest = b""
@@ -142,7 +144,7 @@ def _read_body(pieces: Pieces) -> tuple[bytes, bytes] | None:
 
 
 def _dechunk(data: bytes) -> tuple[bytes, bytes]:
-    """Read a body that is in order as RFC 9112 section 7.1.3 describes it."""
+    """Decode a valid body as RFC 9112 section 7.1.3 specifies."""
     body = b""
     while True:
         line, _, data = data.partition(b"\r\n")
@@ -158,14 +160,14 @@ def _dechunk(data: bytes) -> tuple[bytes, bytes]:
 
 
 def check_authority(case: bytes) -> bool:
-    """What names a destination is written again as it was read, or refused."""
+    """A destination is the same when it is formatted and parsed again, or it is rejected."""
     text = case[PLAN:].decode("latin-1")
     try:
         host, port = split_authority(text)
     except BadAuthority:
         return False
     assert split_authority(join_authority(host, port)) == (host, port)
-    assert not re.search(r"[\s/@\\?#\x00-\x20\x7f-\xff]", host), "a host with what is none"
+    assert not re.search(r"[\s/@\\?#\x00-\x20\x7f-\xff]", host), "an invalid character in a host"
     return True
 
 

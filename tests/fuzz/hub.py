@@ -1,4 +1,4 @@
-"""Fuzz targets of yurthub: what is asked, and lists and watches of the API."""
+"""Fuzz targets of yurthub: requests, and the API's lists and watches."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Pieces = Iterable[bytes]
 
 
 def _read(read: Callable[..., Any], codec: ICodec, pieces: Pieces) -> Any:
-    """Return what is read; ``None`` when it is refused."""
+    """Return what ``read`` returns; ``None`` for an invalid body."""
     try:
         return read(codec, pieces, MAX_ITEM)
     except BadBody as error:
@@ -34,18 +34,18 @@ def _read(read: Callable[..., Any], codec: ICodec, pieces: Pieces) -> Any:
 
 
 def check_list(codec: ICodec, case: bytes) -> bool:
-    """However it is cut, a list has the same items, and can be built of them."""
+    """However it is split, a list has the same items, and can be built from them."""
     found = _read(read_list, codec, [case[PLAN:]])
-    assert found == _read(read_list, codec, cut(case)), "the cutting makes a difference"
+    assert found == _read(read_list, codec, cut(case)), "the result depends on the splitting"
     if found is None:
         return False
     items, meta = found
     assert all(len(item.body) <= MAX_ITEM for item in items), "an item is too large"
     written = written_list(codec, meta, [item.body for item in items])
     again, meta_again = read_list(codec, [written], MAX_ITEM)
-    # Which items are pods is not known yet, where a list says its type behind them.
+    # Which items are pods is unknown while the list's type follows them.
     assert [_of_any_kind(item) for item in again] == [_of_any_kind(item) for item in items]
-    assert meta_again == meta, "it changes when it is written"
+    assert meta_again == meta, "it changes when it is encoded again"
     return True
 
 
@@ -54,7 +54,7 @@ def _of_any_kind(item: Item) -> Item:
 
 
 def check_json_list(case: bytes) -> bool:
-    """A list in JSON has the items that another reader of JSON finds in it, too."""
+    """A list in JSON has the items that Python's JSON parser finds in it."""
     codec = codec_of("json")
     accepted = check_list(codec, case)
     if accepted:
@@ -62,15 +62,15 @@ def check_json_list(case: bytes) -> bool:
         value = json.loads(text, strict=False)
         items, meta = read_list(codec, [case[PLAN:]], MAX_ITEM)
         names = [one["metadata"]["name"] for one in value["items"] or ()]
-        assert [item.name for item in items] == names, "the items are others"
-        assert f"{meta.type.kind}List" == value["kind"], "the kind is another one"
+        assert [item.name for item in items] == names, "the items differ"
+        assert f"{meta.type.kind}List" == value["kind"], "the kind differs"
     return accepted
 
 
 def check_watch(codec: ICodec, case: bytes) -> bool:
-    """However it is cut, a watch has the same events, and they can be written again."""
+    """However it is split, a watch has the same events, and they can be encoded again."""
     found = _read(read_watch, codec, [case[PLAN:]])
-    assert found == _read(read_watch, codec, cut(case)), "the cutting makes a difference"
+    assert found == _read(read_watch, codec, cut(case)), "the result depends on the splitting"
     for event in found or ():
         if event.item is None:
             frame = codec.watch_event(event.type, event.meta, event.status)
@@ -79,7 +79,9 @@ def check_watch(codec: ICodec, case: bytes) -> bool:
         else:
             frame = codec.watch_event(event.type, event.meta, event.item.body)
         (again,) = read_watch(codec, [frame])
-        assert again[:2] == event[:2] and again.item == event.item, "it changes when it is written"
+        assert again[:2] == event[:2] and again.item == event.item, (
+            "it changes when it is encoded again"
+        )
     return bool(found)
 
 
@@ -180,7 +182,7 @@ LISTS_AND_WATCHES = (JSON_LIST, JSON_WATCH, PROTOBUF_LIST, PROTOBUF_WATCH)
 
 
 def check_request(case: bytes) -> bool:
-    """Whatever is asked for, each name of it is one, and nothing is read but refused or told."""
+    """The names in a request's path are valid names, or the request is rejected with 400."""
     try:
         head = RequestHeadReader(HeadLimits()).feed(
             b"GET " + case[PLAN:] + b" HTTP/1.1\r\nHost: localhost:10261\r\n\r\n"
@@ -194,11 +196,13 @@ def check_request(case: bytes) -> bool:
         if request.resource is not None:
             scope_of("kubelet", request, Form("json"))
     except RequestFailed as error:
-        assert error.status == 400 and len(error.text) < 40_000, "it is not refused as a request"
+        assert error.status == 400 and len(error.text) < 40_000, "the error is not a short 400"
         return False
     segments = request.path[1:].split("/") if request.path != "/" else []
     for name in (*segments, *filter(None, (request.namespace, request.name))):
-        assert name not in ("", ".", "..") and not set(name) & set("/%"), f"{name!r} is no name"
+        assert name not in ("", ".", "..") and not set(name) & set("/%"), (
+            f"{name!r} is not a valid name"
+        )
     return True
 
 

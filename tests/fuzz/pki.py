@@ -1,4 +1,4 @@
-"""Fuzz targets of trust: what strangers send to be enrolled, and names in certificates."""
+"""Fuzz targets of trust: enrolment requests, and names in certificates."""
 
 from __future__ import annotations
 
@@ -28,22 +28,24 @@ from yurttunnel.pki.names import NODE_ORGANIZATION, BadIdentity, check_node_name
 
 
 def check_request(case: bytes) -> bool:
-    """A request for enrolment is read as it would be written again, or refused."""
+    """An enrolment request is equal when it is encoded and decoded again, or it is rejected."""
     try:
         request = EnrolmentRequest.decode(case[PLAN:])
     except BadMessage as error:
         _one_sentence(error)
         return False
-    # What goes into the log and into files has no control characters.
+    # Texts that reach the log and files have no control characters.
     for text in (request.node, request.identifiers, request.token_id, request.token_secret):
         assert text.isprintable(), "a text is not printable"
     if request.token_id:
-        assert EnrolmentRequest.decode(request.encode()) == request, "it changes when written"
+        assert EnrolmentRequest.decode(request.encode()) == request, (
+            "it changes when it is encoded again"
+        )
     return True
 
 
 def check_identifiers(case: bytes) -> bool:
-    """Identifiers mean the same when they are written again, or are refused."""
+    """Identifiers are equal when they are formatted and parsed again, or they are rejected."""
     text = case[PLAN:].decode("utf-8", "replace")
     try:
         found = parse_identifiers(text)
@@ -58,7 +60,7 @@ def check_identifiers(case: bytes) -> bool:
 
 
 def check_certificate_request(case: bytes) -> bool:
-    """Of a certificate request there is a good key, or a reason why not."""
+    """A certificate request has a good key, or is rejected with a reason."""
     body = base64.encodebytes(case[PLAN:]).decode()
     pem = f"-----BEGIN CERTIFICATE REQUEST-----\n{body}-----END CERTIFICATE REQUEST-----\n"
     try:
@@ -70,11 +72,11 @@ def check_certificate_request(case: bytes) -> bool:
 
 
 def check_certificate(case: bytes) -> bool:
-    """Whatever is in a certificate, it names a node by its rules, or nobody."""
+    """A certificate names a node by the rules, or is rejected."""
     try:
         certificate = x509.load_der_x509_certificate(case[PLAN:])
     except (ValueError, x509.InvalidVersion):
-        # TLS would not have come so far.
+        # TLS would reject it earlier.
         return False
     try:
         identity = identity_from_certificate(certificate)
@@ -87,7 +89,7 @@ def check_certificate(case: bytes) -> bool:
 
 
 def _plain(found: Identifiers) -> None:
-    """Hold identifiers to their bounds; a host is none that could be read differently."""
+    """Check that identifiers are within their bounds, and that no host is ambiguous."""
     assert len(found.hosts) + len(found.addresses) + len(found.networks) <= MAX_IDENTIFIERS
     for host in found.hosts:
         assert host.isascii() and not set(host) & set("&=,%/@?#\\ \r\n\0"), f"a host is {host!r}"
@@ -95,7 +97,9 @@ def _plain(found: Identifiers) -> None:
 
 def _one_sentence(error: Exception) -> None:
     text = str(error)
-    assert len(text) < 2000 and text.isprintable(), f"the reason is no sentence: {text!r}"
+    assert len(text) < 2000 and text.isprintable(), (
+        f"the reason is too long or not printable: {text!r}"
+    )
 
 
 _KEY = ec.derive_private_key(7, ec.SECP256R1())
@@ -119,7 +123,7 @@ def _certificate(common_name: str, *organizations: str) -> bytes:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), False)
         .add_extension(x509.SubjectAlternativeName(_names()), False)
     )
-    # Signed the same way each time, or a seed would not give the same cases.
+    # The signature is deterministic, so that the same seed makes the same cases.
     signed = builder.sign(_KEY, hashes.SHA256(), ecdsa_deterministic=True)
     return signed.public_bytes(Encoding.DER)
 

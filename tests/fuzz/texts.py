@@ -1,4 +1,4 @@
-"""Fuzz targets of texts: paths of requests, lists of siblings' nodes, and what becomes a line."""
+"""Fuzz targets of texts: paths of requests, lists of siblings' nodes, and log lines."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from yurttunnel.server.redaction import MAX_QUOTED, redacted
 from yurttunnel.server.siblings.feed import BadEntry, NodeEntry, decode_line, encode_entry
 
 SECRET = "s3cret"
-"""It is planted where it must not get into a log."""
+"""A secret that must not get into a log."""
 
 
 def check_path(case: bytes) -> bool:
-    """Whatever the target of a request is, what is told of it is plain words."""
+    """The description of a request's target consists of printable words."""
     try:
         head = RequestHeadReader(HeadLimits()).feed(
             b"GET " + case[PLAN:] + b" HTTP/1.1\r\nHost: edge-1:10250\r\n\r\n"
@@ -32,31 +32,35 @@ def check_path(case: bytes) -> bool:
         return False
     follows(head)
     assert path_class_of(head).isalpha() or path_class_of(head)[1:].isalpha()
-    told = subject_of(head.target)
-    for word in told.values():
-        assert isinstance(word, str) and len(word) <= 253 and word.isascii(), f"it tells {word!r}"
-        assert not set(word) & set(" \t\r\n/?&=%\"'\\"), f"it tells {word!r}"
+    description = subject_of(head.target)
+    for word in description.values():
+        assert isinstance(word, str) and len(word) <= 253 and word.isascii(), (
+            f"the description has {word!r}"
+        )
+        assert not set(word) & set(" \t\r\n/?&=%\"'\\"), f"the description has {word!r}"
     pod = pod_in(head.target)
-    if pod is not None and told.get("pod", "other") != "other":
-        assert told["namespace"] in (pod.namespace, "other"), "of another pod"
-        assert told["pod"] == pod.name, "of another pod"
+    if pod is not None and description.get("pod", "other") != "other":
+        assert description["namespace"] in (pod.namespace, "other"), (
+            "the description is of another pod"
+        )
+        assert description["pod"] == pod.name, "the description is of another pod"
     return True
 
 
 def check_sibling(case: bytes) -> bool:
-    """A line of a sibling is read as it would be written again, or refused."""
+    """A line of a sibling is equal when it is formatted and parsed again, or it is rejected."""
     try:
         entry = decode_line(case[PLAN:])
     except BadEntry as error:
-        assert str(error).isprintable(), "the reason is no sentence"
+        assert str(error).isprintable(), "the reason is not printable"
         return False
     if isinstance(entry, NodeEntry):
-        assert decode_line(encode_entry(entry)) == entry, "it changes when written"
+        assert decode_line(encode_entry(entry)) == entry, "it changes when it is encoded again"
     return True
 
 
 def check_line(case: bytes) -> bool:
-    """Whatever is quoted, a line of the log is one, and so is one of the audit log."""
+    """A quoted text forges no line in the log or the audit log."""
     text = case[PLAN:].decode("utf-8", "surrogateescape")
     event: LogEvent = {
         "log_format": "from {who}",
@@ -72,7 +76,7 @@ def check_line(case: bytes) -> bool:
     assert not any(ord(each) < 32 and each != "\t" for each in printable), "control characters"
     written = json_line(event) or ""
     assert written.isascii() and written.count("\n") == 1, "several lines"
-    assert json.loads(written)["who"] == text, "the field is not what it was"
+    assert json.loads(written)["who"] == text, "the field has changed"
     audited = format_line({"who": text, "reason": text, "status": 400})
     assert audited.isascii() and audited.count(b"\n") == 1 and len(audited) <= MAX_LINE + 1
     assert json.loads(audited)["status"] == 400
@@ -80,7 +84,7 @@ def check_line(case: bytes) -> bool:
 
 
 def check_quoted(case: bytes) -> bool:
-    """What stands before an ``@`` or behind a ``?`` is never quoted."""
+    """The parts before an ``@`` and after a ``?`` are never quoted."""
     text = case[PLAN:].decode("latin-1")
     quoted = redacted(text)
     assert len(quoted) <= MAX_QUOTED + 3, "it is too long"

@@ -17,28 +17,28 @@ from yurttunnel.wire.session_events import SessionState
 F = frames
 
 OWN_LIMITS = limits(stream_window=3000, session_window=9000, max_streams=3)
-"""So little that cases reach the ends of it."""
+"""Limits low enough for the cases to reach them."""
 
 STALLS, ANSWERS_LATE = 0x01, 0x02
-"""Bits of a case's first byte: streams are not read, and OPENs answered only at the end."""
+"""Flags in a case's first byte: the streams are not read, and OPENs are accepted at the end."""
 
 
-def _peers(side: Side) -> list[int]:
+def _peer_streams(side: Side) -> list[int]:
     """Return the first numbers of the streams that the peer of ``side`` opens."""
     first = 3 - side
     return [first, first + 2, first + 4]
 
 
 def _starts(side: Side) -> list[bytes]:
-    """Write what makes sense at first: streams opened, and the one of ``side`` answered."""
-    opened = [F.open_frame(number, REQUEST) for number in _peers(side)]
+    """Return valid beginnings: streams of the peer are opened, and that of ``side`` is accepted."""
+    opened = [F.open_frame(number, REQUEST) for number in _peer_streams(side)]
     answered = F.frame(F.OK, side)
     whole = b"".join(opened)
     return [b"", answered, opened[0], answered + opened[0], whole, *[whole + answered] * 4]
 
 
 def _pieces(side: Side) -> list[bytes]:
-    """Write frames of every kind, most of them for streams that there can be."""
+    """Return frames of every kind, most of them for streams that can exist."""
     found = [
         F.offset_frame(F.PING, 0, 7),
         F.offset_frame(F.PONG, 0, 7),
@@ -48,11 +48,11 @@ def _pieces(side: Side) -> list[bytes]:
         F.frame(0x3F, 0, b"optional"),
         F.frame(0x40, 2, b"optional"),
         F.frame(0xBF, 0, b"critical"),
-        F.open_frame(_peers(side)[-1] + 2, REQUEST),
+        F.open_frame(_peer_streams(side)[-1] + 2, REQUEST),
         F.frame(F.DATA, 99, b"of no stream"),
     ]
     found += [F.offset_frame(F.ACK, 0, position) for position in (0, 9, 32, 64, 1 << 20)]
-    for number in (side, *_peers(side)):
+    for number in (side, *_peer_streams(side)):
         found += [
             F.open_frame(number, REQUEST),
             F.frame(F.OK, number),
@@ -61,14 +61,14 @@ def _pieces(side: Side) -> list[bytes]:
             F.coded_frame(F.RESET, number, Code.CANCELLED, "enough"),
             F.offset_frame(F.CREDIT, number, 5000),
         ]
-        # What is in a stream says which one it is.
+        # The contents of a stream's data identify the stream.
         sizes = (1, 1, 7, 7, 40, 40, 300, 300, 700, 700, 2500)
         found += [F.frame(F.DATA, number, bytes([48 + number]) * size) for size in sizes]
     return found
 
 
 def read_data(data: bytes) -> dict[int, bytes]:
-    """Read frames as docs/protocol.md says, without the parser; give what each stream carries."""
+    """Parse frames as docs/protocol.md specifies, without the parser. Return each stream's data."""
     found: dict[int, bytearray] = {}
     position = 0
     while position + 9 <= len(data):
@@ -82,7 +82,7 @@ def read_data(data: bytes) -> dict[int, bytes]:
 
 
 def run(side: Side, flags: int, pieces: Iterable[bytes]) -> End:
-    """Have a session with a stream of its own receive ``pieces``, and answer what it is asked."""
+    """Let a session with an open stream receive ``pieces``, and accept the streams of the peer."""
     end = End(side, local=OWN_LIMITS)
     session, log = end.session, end.log
 
@@ -108,29 +108,33 @@ def run(side: Side, flags: int, pieces: Iterable[bytes]) -> End:
 
 
 def check_session(side: Side, case: bytes) -> bool:
-    """However bytes are cut, a session delivers to each stream its own, or ends with a code."""
+    """However bytes are split, each stream receives its own data, or the session ends coded."""
     if len(case) < PLAN:
         return False
     end, other = run(side, case[0], [case[PLAN:]]), run(side, case[0], cut(case))
-    assert _told(end.log.calls) == _told(other.log.calls), "the cutting makes a difference"
+    assert _without_texts(end.log.calls) == _without_texts(other.log.calls), (
+        "the result depends on the splitting"
+    )
     carried = read_data(case[PLAN:])
     for number, user in end.log.users.items():
         again = other.log.users[number]
-        assert _told(user.calls) == _told(again.calls), f"stream {number} depends on the cutting"
-        # Of a frame that breaks the rules, what came before the break may be delivered or not.
+        assert _without_texts(user.calls) == _without_texts(again.calls), (
+            f"stream {number} depends on the splitting"
+        )
+        # The data before a frame that breaks the rules may be delivered or not.
         same = user.data == again.data or (end.closed and again.data.startswith(user.data))
-        assert same, f"the data of stream {number} depend on the cutting"
+        assert same, f"the data of stream {number} depend on the splitting"
         payload = carried.get(number, b"")
-        assert payload.startswith(again.data), f"stream {number} was given bytes of another"
+        assert payload.startswith(again.data), f"stream {number} received bytes of another"
         if end.closed is None and user.end is None and not case[0] & STALLS:
-            assert user.data == payload, f"stream {number} was not given all of its bytes"
+            assert user.data == payload, f"stream {number} did not receive all of its bytes"
     _check_bounds(end)
     _check_bounds(other)
     return end.closed is None
 
 
-def _told(calls: Iterable[object]) -> list[object]:
-    """Return what was told without its texts: only codes are promised to be the same."""
+def _without_texts(calls: Iterable[object]) -> list[object]:
+    """Return the events without their texts: only the codes do not depend on the splitting."""
     return [
         tuple(part for part in call if not isinstance(part, str) or part == call[0])
         if isinstance(call, tuple)
@@ -140,30 +144,32 @@ def _told(calls: Iterable[object]) -> list[object]:
 
 
 def _check_bounds(end: End) -> None:
-    """Hold the memory of a session to its budget, and what it sends to the protocol."""
+    """Check the session's memory against its budget, and what it sends against the protocol."""
     session = end.session
     used = sum(stream.window.size for stream in session.streams.values())
     assert session.memory.used == used <= session.memory.limit, "windows beyond the budget"
     held = sum(len(piece) for stream in session.streams.values() for piece in stream.backlog)
-    assert held <= used, "more is held than was promised"
-    assert session.unacknowledged <= MAX_UNACKNOWLEDGED + MAX_CONTROL + 10_000, "too much is kept"
+    assert held <= used, "more is buffered than the windows allow"
+    assert session.unacknowledged <= MAX_UNACKNOWLEDGED + MAX_CONTROL + 10_000, (
+        "too much is buffered"
+    )
     assert len(session.streams) <= 2 * OWN_LIMITS.max_streams, "too many streams"
     if end.closed is not None:
-        assert isinstance(end.closed, Code), "it has ended without a code"
-        assert (used, len(session.streams)) == (0, 0), "something is left behind its end"
+        assert isinstance(end.closed, Code), "the session has ended without a code"
+        assert (used, len(session.streams)) == (0, 0), "a closed session has streams or windows"
         assert session.state is SessionState.CLOSED
     end.sent()
     end.advance(40.0)
 
 
 def check_hello(case: bytes) -> bool:
-    """However it is cut, a first frame is a HELLO that is written as it was read, or refused."""
+    """However it is split, a first frame is a HELLO that can be encoded again, or is rejected."""
     whole, pieces = _hello([case[PLAN:]]), _hello(cut(case))
-    assert whole == pieces, "the cutting makes a difference"
+    assert whole == pieces, "the result depends on the splitting"
     if not isinstance(whole, Hello):
         return False
     again = _hello([whole.encode()])
-    assert again == whole, "a HELLO changes when it is written again"
+    assert again == whole, "a HELLO changes when it is encoded again"
     return True
 
 
@@ -178,7 +184,7 @@ def _hello(pieces: Iterable[bytes]) -> Hello | tuple[Code, str] | None:
         if hello is not None:
             return hello
         size += len(piece)
-        assert size < HELLO_LIMIT + F.HEADER_SIZE, "a HELLO without an end is kept"
+        assert size < HELLO_LIMIT + F.HEADER_SIZE, "a HELLO without an end is buffered"
     return None
 
 
