@@ -1,1 +1,1 @@
-"""Deliberate defects, to see which of them the tests find: ``tox run -e mutation``."""
+"""Deliberate defects that show what the tests detect: ``tox run -e mutation``."""

@@ -27,30 +27,30 @@ ROOMS = sorted(
 
 
 def chosen(packages: list[str], sample: int, seed: int) -> list[Mutant]:
-    """Return so many generated mutants of modules below the packages, the same for each seed.
+    """Return a sample of the generated mutants of the packages, the same for the same seed.
 
-    The named equivalent ones are left out: no test can find them.
+    Named equivalent mutants are excluded: no test can find them.
     """
     equivalent = tomllib.loads(EQUIVALENT.read_text())
-    everything = [
+    generated = [
         mutant
         for package in packages
-        for path in _modules(ROOT / _place(package))
+        for path in _modules(ROOT / _path_of(package))
         for mutant in mutants_of(str(path.relative_to(ROOT)), path.read_bytes())
         if mutant.name not in equivalent
     ]
-    drawn = sorted(everything, key=lambda one: _lot(one, seed))[:sample]
+    drawn = sorted(generated, key=lambda one: _rank(one, seed))[:sample]
     return sorted(drawn, key=lambda one: (one.path, one.start))
 
 
-def _lot(mutant: Mutant, seed: int) -> bytes:
-    """A mutant's own lot, by its name: others that come or go do not change the sample."""
+def _rank(mutant: Mutant, seed: int) -> bytes:
+    """Return a mutant's rank in the sample. It depends on the mutant's name only."""
     return hashlib.sha256(f"{seed} {mutant.name}".encode()).digest()
 
 
 def below(mutants: list[Mutant], packages: list[str]) -> list[Mutant]:
     """Return those of a sample whose module is below one of the packages (``server/siblings``)."""
-    desired = {_place(package) for package in packages}
+    desired = {_path_of(package) for package in packages}
     return [
         mutant
         for mutant in mutants
@@ -58,16 +58,16 @@ def below(mutants: list[Mutant], packages: list[str]) -> list[Mutant]:
     ]
 
 
-def _modules(place: Path) -> list[Path]:
-    return [place] if place.is_file() else sorted(place.rglob("*.py"))
+def _modules(path: Path) -> list[Path]:
+    return [path] if path.is_file() else sorted(path.rglob("*.py"))
 
 
-def _place(package: str) -> Path:
+def _path_of(package: str) -> Path:
     return Path(package) if Path(package).parts[0] == LAB else Path("yurttunnel", package)
 
 
 def main(arguments: list[str]) -> int:
-    """Try mutants and print what became of them: 1 when less than ``--least`` were found."""
+    """Test mutants and print the results. Return 1 if less than ``--least`` percent were found."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutation", description=__doc__)
     parser.add_argument("packages", nargs="*", default=ROOMS, help="by default all")
     parser.add_argument(
@@ -79,32 +79,32 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--least", type=float, default=95.0, help="percent that is enough")
     parser.add_argument("--copies", type=int, default=os.cpu_count() or 1, help="at a time")
     parser.add_argument("--results", type=Path, default=ROOT / ".mutation.jsonl")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     mutants = named_mutants(NAMED, ROOT)
-    if not given.named:
-        mutants += chosen(given.packages, given.sample, given.seed)
-    mutants = below(mutants, given.only)
+    if not options.named:
+        mutants += chosen(options.packages, options.sample, options.seed)
+    mutants = below(mutants, options.only)
 
-    results = Results(given.results, ROOT)
+    results = Results(options.results, ROOT)
     known = [verdict for mutant in mutants if (verdict := results.known(mutant)) is not None]
     verdicts = {verdict.mutant: verdict for verdict in known}
     print(f"{len(mutants)} mutants, {len(verdicts)} of them known from a former run", flush=True)
 
     def done(verdict: Verdict) -> None:
         verdicts[verdict.mutant] = verdict
-        results.keep(verdict)
+        results.add(verdict)
         number, mutant = len(verdicts), verdict.mutant
         print(f"{number}/{len(mutants)} {verdict.result} {mutant.name} {verdict.by}", flush=True)
 
     with tempfile.TemporaryDirectory(prefix="mutation-") as directory:
         rest = [mutant for mutant in mutants if mutant not in verdicts]
         if rest:
-            Campaign(ROOT, Path(directory), given.copies).run(rest, done)
-    return report(list(verdicts.values()), given.least)
+            Campaign(ROOT, Path(directory), options.copies).run(rest, done)
+    return report(list(verdicts.values()), options.least)
 
 
 def report(verdicts: list[Verdict], least: float) -> int:
-    """Print the survivors, and the percentages of each package and of all; the exit status."""
+    """Print the survivors, and the percentages of each package and of all. Return the status."""
     typed = sum(verdict.by == TYPES for verdict in verdicts)
     for verdict in verdicts:
         if verdict.result == SURVIVED:

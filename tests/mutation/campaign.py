@@ -1,4 +1,4 @@
-"""Runs the tests that belong to a mutant, in a copy of the tree, many mutants at a time."""
+"""Run the tests that belong to a mutant, in a copy of the tree, several mutants at a time."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from tests.mutation.mutants import Mutant
 
 FOUND, SURVIVED = "found", "survived"
 
-LEAST_LIMIT = 30.0
-SLOWER = 4.0
-"""How many times as long as without a change, and how many seconds more, tests may take: a mutant
-that makes them hang is found."""
+MIN_TIME_LIMIT = 30.0
+TIME_FACTOR = 4.0
+"""The time limit of a stage's tests: this multiple of their time without a change, plus the seconds
+above. A mutant that makes them hang counts as found."""
 
 _ABOVE_ROOMS = (Path("yurttunnel"), Path())
 
@@ -61,24 +61,24 @@ ELSEWHERE = {
         "tests.server",
     ),
 }
-"""Where else than in its own tests a package is tested without a process of its own; asked last."""
+"""Tests in other packages that test a package in one process. They run last."""
 
 _TESTED_WITH = {"metrics.py": "ops"}
-"""The package whose tests are those of a module that is in none."""
+"""The package whose tests cover a module that is in no package."""
 
 TYPES = "mypy"
-"""Asked after all tests: a defect of which the strict types tell does not get as far as them."""
+"""The last stage, after all tests: defects that mypy finds never reach the tests."""
 
 _LEFT_OUT = shutil.ignore_patterns(".git", ".venv", ".tox", "_trial_temp*", "__pycache__", "*.pyc")
 
 
 class TestsFail(Exception):
-    """Tests fail without any change, so that they can find nothing."""
+    """Tests fail without a mutant, so that they cannot find any."""
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of a mutant, and by which tests."""
+    """The result of a mutant, and the stage that found it."""
 
     mutant: Mutant
     result: str
@@ -86,9 +86,9 @@ class Verdict:
 
 
 class Results:
-    """What is known of former runs: a file with a line each, so that a run can be resumed.
+    """The results of former runs, one a line of a file, so that a run can be resumed.
 
-    A result counts as long as the module is the same, and the tests of its package are.
+    A result is valid while the module and the tests of its package are unchanged.
     """
 
     def __init__(self, path: Path, root: Path) -> None:
@@ -102,12 +102,12 @@ class Results:
                 self._known[key] = (result, by)
 
     def known(self, mutant: Mutant) -> Verdict | None:
-        """Return what is known of a mutant."""
+        """Return the result of a mutant, if it is known."""
         known = self._known.get(self._key(mutant))
         return None if known is None else Verdict(mutant, *known)
 
-    def keep(self, verdict: Verdict) -> None:
-        """Write a result down."""
+    def add(self, verdict: Verdict) -> None:
+        """Append a result to the file."""
         with self._lock, self._path.open("a") as file:
             file.write(json.dumps([self._key(verdict.mutant), verdict.result, verdict.by]) + "\n")
 
@@ -119,7 +119,7 @@ class Results:
 
 
 class Campaign:
-    """Tries mutants, as many at a time as there are copies of the tree."""
+    """Tests mutants, each in one of several copies of the tree."""
 
     def __init__(self, root: Path, directory: Path, copies: int) -> None:
         self._root = root
@@ -132,7 +132,7 @@ class Campaign:
             self._trees.put(tree)
 
     def run(self, mutants: Sequence[Mutant], done: Callable[[Verdict], None]) -> None:
-        """Try each mutant; ``done`` is called with each verdict, in any thread.
+        """Test each mutant; ``done`` is called with each verdict, in any thread.
 
         Raises `TestsFail` when tests fail without a mutant.
         """
@@ -146,10 +146,10 @@ class Campaign:
     def _baseline(self, stage: str) -> tuple[str, float]:
         with self._tree() as tree:
             began = time.monotonic()
-            status, output = _judge(tree, stage, "yurttunnel", 20 * LEAST_LIMIT)
+            status, output = _run_stage(tree, stage, "yurttunnel", 20 * MIN_TIME_LIMIT)
             if status != 0:
                 raise TestsFail(f"{stage} fails without a mutant:\n{output[-2000:]}")
-            return stage, LEAST_LIMIT + SLOWER * (time.monotonic() - began)
+            return stage, MIN_TIME_LIMIT + TIME_FACTOR * (time.monotonic() - began)
 
     def _try(self, mutant: Mutant) -> Verdict:
         with self._tree() as tree:
@@ -158,7 +158,7 @@ class Campaign:
             module.write_bytes(mutant.applied_to(source))
             try:
                 for stage in [*stages_for(mutant.path, self._root), TYPES]:
-                    status, _ = _judge(tree, stage, mutant.path, self._limits[stage])
+                    status, _ = _run_stage(tree, stage, mutant.path, self._limits[stage])
                     if status != 0:
                         return Verdict(mutant, FOUND, stage)
             finally:
@@ -177,7 +177,7 @@ class Campaign:
 def room_of(path: str) -> str:
     """Return the room of a module: a package below ``yurttunnel``, or ``yurtlab`` as a whole.
 
-    A module that is in no package is one by itself.
+    A module outside of all packages is its own room.
     """
     top, below, *_ = Path(path).parts
     return below if top == "yurttunnel" else top
@@ -186,8 +186,8 @@ def room_of(path: str) -> str:
 def stages_for(path: str, root: Path) -> list[str]:
     """Return the tests of a module: names for trial, those first that are likely to fail soon.
 
-    First the test modules nearby that import it, see :func:`_importers`, then all tests of its
-    package and of each package above, then others.
+    First the nearby test modules that import it, see :func:`_importers`, then all tests of its
+    package and of each package above, then those of :data:`ELSEWHERE`.
     """
     module = Path(path).with_suffix("")
     stages: list[str] = []
@@ -235,10 +235,10 @@ def _dotted(path: Path) -> str:
     return ".".join(path.parts)
 
 
-def _judge(tree: Path, stage: str, path: str, limit: float) -> tuple[int, str]:
-    """Run tests up to the first failure, or look at the types of ``path``: exit status and output.
+def _run_stage(tree: Path, stage: str, path: str, limit: float) -> tuple[int, str]:
+    """Run tests up to the first failure, or check the types of ``path``. Return status and output.
 
-    No end in time is a failure.
+    A timeout counts as a failure.
     """
     arguments = ["mypy", path] if stage == TYPES else ["twisted.trial", "-x", *stage.split()]
     environment = {

@@ -29,11 +29,11 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _EXTREMES = {"min": "max", "max": "min"}
 
-_UNSEEN = ("_log", "log", "warnings")
-"""Names of what is called only to tell something; texts are not what the mutants are about."""
+_REPORTERS = ("_log", "log", "warnings")
+"""Functions that only report something: mutants do not change texts."""
 
 _TEXTS = ("__repr__", "__str__", "logPrefix")
-"""Functions that only make texts."""
+"""Functions that only format texts."""
 
 
 class DoesNotApply(Exception):
@@ -42,7 +42,7 @@ class DoesNotApply(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """One change: ``new`` in place of the bytes from ``start`` to ``end`` of a file.
+    """One change: ``new`` in path of the bytes from ``start`` to ``end`` of a file.
 
     ``name`` says where and what it is without the number of a line, so that it stays the same
     when something else in the file changes. ``path`` is from the root of the repository.
@@ -67,9 +67,9 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
 
 
 def named_mutants(file: Path, root: Path) -> list[Mutant]:
-    """Return the mutants that were written by hand, a table each with its name, path, old, new.
+    """Return the mutants of a file that are written by hand, each with its name, path, old and new.
 
-    Raises `DoesNotApply` for one whose module has become another.
+    Raises `DoesNotApply` for one whose module has changed.
     """
     mutants = []
     for name, entry in tomllib.loads(file.read_text()).items():
@@ -115,7 +115,7 @@ class _Generator:
 
 
 def _nodes(parent: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.stmt]]:
-    """Yield what runs in a tree, with the qualified name of the function that it is in."""
+    """Yield the executed nodes of a tree, with the qualified name of the function around them."""
     for field, value in ast.iter_fields(parent):
         if field in ("annotation", "returns", "decorator_list", "bases", "type_params"):
             continue
@@ -131,20 +131,20 @@ def _nodes(parent: ast.AST, scope: str) -> Iterator[tuple[str, ast.expr | ast.st
 
 
 def _is_text(node: ast.AST) -> bool:
-    """Return whether nothing but words depends on this part."""
+    """Return whether a node affects nothing but texts."""
     match node:
         case ast.Expr(value=ast.Constant()) | ast.JoinedStr() | ast.Import() | ast.ImportFrom():
             return True
         case ast.Expr(value=ast.Call(func=ast.Attribute(value=target))):
             name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", "")
-            return name in _UNSEEN
+            return name in _REPORTERS
         case ast.FunctionDef(name=name):
             return name in _TEXTS
         case ast.Assign(targets=[ast.Name(id="noisy")]):
-            # Whether Twisted's factories tell that they begin.
+            # Whether Twisted's factories log that they start.
             return True
         case ast.keyword(arg="strict"):
-            # That lengths are the same is only made sure of.
+            # ``strict`` only checks that the lengths are equal.
             return True
         case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assert():
             return True
@@ -152,7 +152,7 @@ def _is_text(node: ast.AST) -> bool:
 
 
 def _changes(node: ast.expr | ast.stmt) -> Iterator[tuple[str, str]]:
-    """Yield kind and new text of each change of this very node."""
+    """Yield kind and new text of each change of this node."""
     match node:
         case ast.Compare(left=left, ops=ops, comparators=others):
             for number, operator in enumerate(ops):

@@ -1,4 +1,4 @@
-"""The mutants, and that tests find those that they can find."""
+"""The mutants, and the campaigns that test them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.mutation.mutants import DoesNotApply, mutants_of, named_mutants
 
 SOURCE = '''"""Words."""
 
-def least(a: int = 1) -> int:
+def smallest(a: int = 1) -> int:
     """More words."""
     if a < 2 and not b:
         return min(a, 7)
-    self.kept = call(a, "x")
-    self._log.info("told", a, 9)
+    self.result = call(a, "x")
+    self._log.info("called", a, 9)
     return True
 
 def logPrefix(self):
@@ -44,13 +44,13 @@ class TwiceTests(SynchronousTestCase):
 
 
 class MutantTests(SynchronousTestCase):
-    """What is made of a module."""
+    """The mutants of a module."""
 
     def test_changes(self) -> None:
-        """One of each kind, and none of words, annotations and what is only told."""
+        """There is one mutant of each kind, and none of texts, annotations and log calls."""
         mutants = mutants_of("yurttunnel/x.py", SOURCE.encode())
         self.assertEqual(
-            [mutant.name.removeprefix("yurttunnel/x.py:least: ") for mutant in mutants],
+            [mutant.name.removeprefix("yurttunnel/x.py:smallest: ") for mutant in mutants],
             [
                 "off by one: 1 => 2",
                 "guard: if a < 2 and not b: return min(a, 7) => pass",
@@ -61,15 +61,15 @@ class MutantTests(SynchronousTestCase):
                 "return: return min(a, 7) => return None",
                 "extreme: min(a, 7) => (max(a, 7))",
                 "off by one: 7 => 8",
-                'statement: self.kept = call(a, "x") => pass',
+                'statement: self.result = call(a, "x") => pass',
                 """swapped: call(a, "x") => (call('x', a))""",
                 "return: return True => return None",
                 "truth: True => False",
             ],
         )
 
-    def test_the_whole_program(self) -> None:
-        """Each mutant is a module that differs, and has a name of its own."""
+    def test_generated_mutants(self) -> None:
+        """Each mutant is a module that differs from the program, and has a unique name."""
         for path in sorted((ROOT / "yurttunnel" / "wire").glob("*.py")):
             source = path.read_bytes()
             mutants = mutants_of(path.name, source)
@@ -79,20 +79,20 @@ class MutantTests(SynchronousTestCase):
                 self.assertNotEqual(ast.dump(ast.parse(changed)), ast.dump(ast.parse(source)))
 
     def test_samples(self) -> None:
-        """The same seed chooses the same ones, another one others."""
+        """The same seed chooses the same mutants, another seed others."""
         one, again, other = (chosen(["wire"], 20, seed) for seed in (1, 1, 2))
         self.assertEqual(one, again)
         self.assertNotEqual(one, other)
         self.assertEqual(len(one), 20)
 
-    def test_samples_stay(self) -> None:
-        """What else there is does not matter to what is drawn: a module more costs few others."""
+    def test_samples_are_stable(self) -> None:
+        """A sample depends little on the other packages: an added package replaces few mutants."""
         alone, beside = (set(chosen(each, 20, 1)) for each in (["wire"], ["cluster", "wire"]))
         self.assertLess(beside - alone, set(chosen(["cluster"], 1000, 1)))
         self.assertTrue(beside & alone)
 
     def test_parts_of_a_sample(self) -> None:
-        """A sample can be tried in parts, each by packages; together they are the whole."""
+        """A sample can be tested in parts, by packages; together the parts are the whole sample."""
         sample = chosen(["pki", "server", "wire"], 60, 1)
         parts = [below(sample, packages) for packages in (["pki", "wire"], ["server"])]
         self.assertEqual({mutant.path.split("/")[1] for mutant in parts[0]}, {"pki", "wire"})
@@ -102,7 +102,7 @@ class MutantTests(SynchronousTestCase):
         self.assertTrue(all(one.path.startswith("yurttunnel/server/siblings/") for one in siblings))
 
     def test_a_module_beside_the_packages(self) -> None:
-        """What declares metrics is drawn from, too, and the tests of metrics are asked first."""
+        """``metrics.py`` is sampled, too, and the tests of metrics run first."""
         sample = chosen(["metrics.py", "wire"], 400, 1)
         drawn = below(sample, ["metrics.py"])
         self.assertEqual({mutant.path for mutant in drawn}, {"yurttunnel/metrics.py"})
@@ -110,12 +110,12 @@ class MutantTests(SynchronousTestCase):
         self.assertIn("tests.ops.test_metrics", first.split())
 
     def test_named(self) -> None:
-        """Those that were written by hand fit the program as it is, and are programs."""
+        """The mutants that are written by hand apply to the current program, and can be parsed."""
         for mutant in named_mutants(NAMED, ROOT):
             ast.parse(mutant.applied_to((ROOT / mutant.path).read_bytes()))
 
     def test_equivalent(self) -> None:
-        """Those that are left out are of the program as it is, and have a reason."""
+        """The excluded equivalent mutants exist in the current program, and have a reason."""
         for name, reason in tomllib.loads(EQUIVALENT.read_text()).items():
             path = name.split(":")[0]
             names = [mutant.name for mutant in mutants_of(path, (ROOT / path).read_bytes())]
@@ -123,7 +123,7 @@ class MutantTests(SynchronousTestCase):
             self.assertTrue(reason)
 
     def test_does_not_apply(self) -> None:
-        """A named one whose text has gone is told with its name."""
+        """A named mutant whose text is not in the program is reported with its name."""
         root = Path(self.mktemp())
         root.mkdir()
         (root / "x.py").write_text("a = 1\n")
@@ -133,10 +133,10 @@ class MutantTests(SynchronousTestCase):
 
 
 class CampaignTests(SynchronousTestCase):
-    """A small program with a test of one of its functions."""
+    """A campaign on a small program with a test of one of its two functions."""
 
     def setUp(self) -> None:
-        """Make it."""
+        """Write the program."""
         self.directory = Path(self.mktemp()).absolute()
         self.root = self.directory / "root"
         for package in ("yurttunnel", "tests"):
@@ -147,16 +147,16 @@ class CampaignTests(SynchronousTestCase):
         self.expect(4)
 
     def expect(self, number: int) -> None:
-        """Write the test."""
+        """Write the test with an expected number."""
         text = TEST.format(expected=number)
         (self.root / "tests/room/test_program.py").write_text(text)
 
     def test_verdicts(self) -> None:
-        """Tests find some, their types others, and others survive; all are known afterwards."""
+        """Tests find two mutants, mypy one, one survives; a second run knows the results."""
         path = "yurttunnel/room/program.py"
         mutants = mutants_of(path, PROGRAM.encode())
         results = Results(self.directory / "results", self.root)
-        Campaign(self.root, self.directory / "copies", 1).run(mutants, results.keep)
+        Campaign(self.root, self.directory / "copies", 1).run(mutants, results.add)
         again = Results(self.directory / "results", self.root)
         verdicts = [again.known(mutant) for mutant in mutants]
         self.assertEqual(
@@ -171,17 +171,15 @@ class CampaignTests(SynchronousTestCase):
         self.expect(5)
         self.assertIsNone(Results(self.directory / "results", self.root).known(mutants[0]))
 
-    def test_tests_that_fail_anyway(self) -> None:
-        """They would find everything."""
+    def test_failing_tests(self) -> None:
+        """A campaign whose tests fail without a mutant is an error."""
         self.expect(5)
         mutants = mutants_of("yurttunnel/room/program.py", PROGRAM.encode())
         campaign = Campaign(self.root, self.directory / "copies", 1)
         self.assertRaises(TestsFail, campaign.run, mutants, lambda verdict: None)
 
     def test_stages(self) -> None:
-        """Test modules that import a module come first, its own before others, and last those that
-        do by what they share; then packages.
-        """
+        """Importers of a module come first, direct ones before indirect ones, and then packages."""
         for package in ("yurttunnel", "tests"):
             (self.root / package / "room/deep").mkdir()
         (self.root / "tests/room/test_another.py").write_text("from yurttunnel.room import program")
