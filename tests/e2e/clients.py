@@ -119,7 +119,7 @@ class Payload:
         self._left = size
         self._number = 0
         self._hash = hashlib.sha256() if hashed else None
-        self.taken = 0
+        self.sent = 0
 
     def take(self) -> bytes:
         """Return the next chunk; empty at the end."""
@@ -130,7 +130,7 @@ class Payload:
         chunk = (struct.pack("!Q", self._number) + self._block[8:])[:length]
         if self._left is not None:
             self._left -= length
-        self.taken += length
+        self.sent += length
         if self._hash is not None:
             self._hash.update(chunk)
         return chunk

@@ -30,8 +30,8 @@ class ConfigurationFile:
 
     async def use(self, case, program, text: str, *changed: str) -> None:
         """Replace it, and wait until the program logs that the changed flags are in use."""
-        said = len(program.log)
+        log_length = len(program.log)
         self.write(text)
         flags = ", ".join(f"--{name}" for name in sorted(changed))
-        told = f"changed in {self.path}, and in use: {flags}\n"
-        await case.eventually(lambda: told in program.log[said:], told, TIMEOUT)
+        expected = f"changed in {self.path}, and in use: {flags}\n"
+        await case.eventually(lambda: expected in program.log[log_length:], expected, TIMEOUT)

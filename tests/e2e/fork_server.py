@@ -47,15 +47,15 @@ class Forked:
 
     def poll(self) -> int | None:
         """Return the exit status, negative for a signal, or ``None`` while it runs."""
-        return self._look(0)
+        return self._poll(0)
 
     def wait(self, timeout: float) -> int:
         """Wait for its end; return the exit status."""
-        if self._look(timeout) is None:
+        if self._poll(timeout) is None:
             raise subprocess.TimeoutExpired(self._arguments, timeout)
         return self.returncode
 
-    def _look(self, seconds: float) -> int | None:
+    def _poll(self, seconds: float) -> int | None:
         if self.returncode is None and _is_readable(self._news, seconds):
             self.returncode = _read_number(self._news)
             os.close(self._news)
@@ -141,7 +141,7 @@ def _serve(connection: socket.socket) -> tuple[bytes, list[int]] | None:
         for descriptor, _ in waiting.poll():
             if descriptor != connection.fileno():
                 waiting.unregister(descriptor)
-                _tell_end(descriptor, *children.pop(descriptor))
+                _report_end(descriptor, *children.pop(descriptor))
                 continue
             request, descriptors, _, _ = socket.recv_fds(connection, _REQUEST_BYTES, _DESCRIPTORS)
             if not request:
@@ -158,7 +158,7 @@ def _serve(connection: socket.socket) -> tuple[bytes, list[int]] | None:
             waiting.register(ended, select.POLLIN)
 
 
-def _tell_end(ended: int, pid: int, told: int) -> None:
+def _report_end(ended: int, pid: int, told: int) -> None:
     os.close(ended)
     _, status = os.waitpid(pid, 0)
     # The reader may have ended.

@@ -18,7 +18,7 @@ def work(api: client.CoreV1Api, pod: str, numbers: Iterator[int], failed: list[s
     """Let the pod print one number after the other."""
     for number in numbers:
         try:
-            said = stream(
+            output = stream(
                 api.connect_get_namespaced_pod_exec,
                 *(pod, "default"),
                 command=["echo", f"number {number}"],
@@ -29,8 +29,8 @@ def work(api: client.CoreV1Api, pod: str, numbers: Iterator[int], failed: list[s
             # An ``ApiException`` has the reason only in its text.
             failed.append(f"{number}: {error!r} {error}")
             return
-        if said != f"number {number}\n":
-            failed.append(f"{number}: {said!r}")
+        if output != f"number {number}\n":
+            failed.append(f"{number}: {output!r}")
 
 
 def main(kubeconfig: str, pod: str, count: str, workers: str) -> int:

@@ -113,7 +113,7 @@ class Alarm:
         self._seconds = seconds
         self._ring = ring
         self._watch = Stopwatch(clock)
-        self._timer = clock.callLater(seconds, self._look)
+        self._timer = clock.callLater(seconds, self._poll)
         self.has_rung = False
 
     def cancel(self) -> None:
@@ -121,13 +121,13 @@ class Alarm:
         if self._timer.active():
             self._timer.cancel()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         left = self._seconds - self._watch.seconds()
         if left <= 0:
             self.has_rung = True
             self._ring()
         else:
-            self._timer = self._clock.callLater(left, self._look)
+            self._timer = self._clock.callLater(left, self._poll)
 
 
 class DeadlineExceeded(Exception):

@@ -59,11 +59,11 @@ class EndToEndTestCase(TestCase):
 
     def _keep_logs(self) -> None:
         """Copy the logs to trial's directory, where they can be read after a failure."""
-        kept = self.mktemp()
-        os.makedirs(kept)
+        saved = self.mktemp()
+        os.makedirs(saved)
         for name in os.listdir(self.directory):
             if name.endswith(".log"):
-                shutil.copy(os.path.join(self.directory, name), kept)
+                shutil.copy(os.path.join(self.directory, name), saved)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     async def start_tunnel(self, **options) -> Tunnel:

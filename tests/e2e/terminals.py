@@ -26,7 +26,7 @@ class Terminal:
         self, shell: str, directory: str, log: Path, environment: Mapping[str, str]
     ) -> None:
         self.log_path = log
-        self._said = ""
+        self._output = ""
         self._own, theirs = os.openpty()
         os.set_blocking(self._own, False)
         try:
@@ -51,12 +51,12 @@ class Terminal:
         """Return everything that has been on the screen so far."""
         try:
             while data := os.read(self._own, _READ):
-                self._said += data.decode("utf-8", "replace").replace("\r\n", "\n")
+                self._output += data.decode("utf-8", "replace").replace("\r\n", "\n")
         except BlockingIOError:
             pass
         except OSError:
             pass  # EIO: the other end is closed.
-        return self._said
+        return self._output
 
     def find_line(self, pattern: str) -> str:
         """Return the first line that matches, without its indent; empty without a match."""

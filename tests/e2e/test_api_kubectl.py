@@ -84,14 +84,14 @@ class Api:
     def _pod_changed(self, change, pod):
         """Mark a new pod as running, and confirm a deletion."""
         metadata, status = pod["metadata"], pod["status"]
-        place = (PODS, metadata["namespace"], metadata["name"])
+        pod_key = (PODS, metadata["namespace"], metadata["name"])
         if change == DELETED:
             return
         if "deletionTimestamp" in metadata:
-            self.store.remove(*place)
+            self.store.remove(*pod_key)
         elif status["phase"] == "Pending" and "nodeName" in pod["spec"]:
             ready = [{"type": "Ready", "status": "True"}]
-            self.store.update_status(*place, {**status, "phase": "Running", "conditions": ready})
+            self.store.update_status(*pod_key, {**status, "phase": "Running", "conditions": ready})
 
 
 class ClusterApi(Api):

@@ -15,7 +15,7 @@ from tests.e2e.clients import HttpTarget, Peer, Sink, Source, connect
 from tests.e2e.interception import InterceptionTestCase
 from tests.e2e.kubelets import Request
 from tests.e2e.programs import STOP_SECONDS, Server
-from tests.e2e.test_interception_upgrades import SWITCH, TwoWay
+from tests.e2e.test_interception_upgrades import SWITCH, Duplex
 from yurttunnel.pki.names import CALLER_NAME
 from yurttunnel.server.audit_log import CLOSE_TIMEOUT
 
@@ -56,12 +56,12 @@ class AuditTests(InterceptionTestCase):
         """Entries of streams, bodies and upgraded connections have the right counts, on every
         path.
         """
-        far: list[TwoWay] = []
+        far: list[Duplex] = []
 
         async def kubelet(request: Request) -> None:
             await request.ended()
             if request.path.startswith(b"/exec/"):
-                far.append(TwoWay(UPGRADED))
+                far.append(Duplex(UPGRADED))
                 request.switch(far[-1], SWITCH)
             else:
                 request.answer(200, b"x" * request.size)
@@ -78,11 +78,11 @@ class AuditTests(InterceptionTestCase):
             body = b"x" * BODY
             answer = await client.ask(f"/run/ns/pod/box?cmd={SECRET}", "POST", body=body).whole()
             self.assertEqual(answer.status, 200)
-            near = TwoWay(UPGRADED)
+            near = Duplex(UPGRADED)
             target = f"/exec/ns/pod/box?command={SECRET}"
             self.assertEqual((await client.upgrade(target, near).whole()).status, 101)
-            await self.within(20, near.has_taken_in(), "the client has everything")
-            await self.within(20, far[-1].has_taken_in(), "the kubelet has everything")
+            await self.within(20, near.has_received(), "the client has everything")
+            await self.within(20, far[-1].has_received(), "the kubelet has everything")
             client.transport.loseConnection()
             await self.within(5, client.when_lost(), "the client's connection ends")
         refused = await self.connect(tunnel, "nobody:10250", Peer())
@@ -167,8 +167,8 @@ class AuditTests(InterceptionTestCase):
         line.
         """
         tunnel = await self.start_tunnel(server_extra=("--audit-log-path", "-"), drain=0.2)
-        hold = self.listen(Peer)
-        await self.connected(tunnel, hold, Peer())
+        stalled = self.listen(Peer)
+        await self.connected(tunnel, stalled, Peer())
         await tunnel.server.stop()
         (line,) = [line for line in tunnel.server.log.splitlines() if line.startswith('{"time":')]
         self.matches(json.loads(line), kind="connect", result="ended", code="going_away")
@@ -197,11 +197,11 @@ class AuditTests(InterceptionTestCase):
         answer = await connect(endpoint, "nobody:10250", Peer())
         self.assertEqual(answer.status, 503)
 
-        async def told() -> bool:
+        async def is_shown() -> bool:
             _, body = await server.get("/readyz")
             return "audit log: a write takes more than" in body
 
-        await self.eventually(told, "the page tells of it", 20)
+        await self.eventually(is_shown, "the page tells of it", 20)
         await server.stop(CLOSE_TIMEOUT + STOP_SECONDS)
 
     async def test_unusable_path(self) -> None:

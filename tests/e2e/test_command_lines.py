@@ -27,7 +27,7 @@ _AGENT = "yurttunnel-agent --standalone --state-dir A --node-name edge-1 --node-
 
 _UNKNOWN = "there is no such flag"
 
-SAID = {
+REPORTED = {
     # An unknown flag, of each command.
     "yurttunnel-server --stat-dir S": f"--stat-dir: {_UNKNOWN}: did you mean --state-dir?",
     "yurttunnel-agent --tunnel-server-addr a": (
@@ -68,9 +68,9 @@ class _CommandTestCase(EndToEndTestCase):
         return getProcessOutputAndValue(executable, rest, environment, self.directory)
 
 
-SAID_BY_ITSELF = {
-    "server --stat-dir S": SAID["yurttunnel-server --stat-dir S"],
-    "quickstart --chek": SAID["yurttunnel-quickstart --chek"],
+REPORTED_BY_COMMAND = {
+    "server --stat-dir S": REPORTED["yurttunnel-server --stat-dir S"],
+    "quickstart --chek": REPORTED["yurttunnel-quickstart --chek"],
     "server --log-level debug": (
         f"--log-level: {_UNKNOWN}: give --v=2 for each request, --v=4 for debug messages"
     ),
@@ -100,23 +100,30 @@ class CommandLineTests(_CommandTestCase):
 
     async def test_what_is_said(self) -> None:
         """For all commands, with ``twist`` and with ``yurttunnel``."""
-        turns = DeferredSemaphore(2)
-        for module, all_said in (("twisted", SAID), ("yurttunnel.cli", SAID_BY_ITSELF)):
+        semaphore = DeferredSemaphore(2)
+        for module, all_expected in (
+            ("twisted", REPORTED),
+            ("yurttunnel.cli", REPORTED_BY_COMMAND),
+        ):
             ended = await gatherResults(
-                [turns.run(self.run_module, module, line.split()) for line in all_said],
+                [semaphore.run(self.run_module, module, line.split()) for line in all_expected],
                 consumeErrors=True,
             )
-            for (line, said), (output, errors, status) in zip(all_said.items(), ended, strict=True):
-                self.assertEqual((b"", f"{said}\n", 64), (output, errors.decode(), status), line)
+            for (line, expected), (output, errors, status) in zip(
+                all_expected.items(), ended, strict=True
+            ):
+                self.assertEqual(
+                    (b"", f"{expected}\n", 64), (output, errors.decode(), status), line
+                )
 
 
 class StateDirectoryTests(_CommandTestCase):
     """An unusable state directory gives one line, too, and status 1."""
 
-    async def refused(self, said: str, arguments: Sequence[str], *prefix: str) -> None:
+    async def refused(self, expected: str, arguments: Sequence[str], *prefix: str) -> None:
         """Require that a command fails with this line."""
         _, errors, status = await self.run_module("twisted", arguments, *prefix)
-        self.assertEqual((f"{said}\n", 1), (errors.decode(), status))
+        self.assertEqual((f"{expected}\n", 1), (errors.decode(), status))
 
     async def test_a_second_process(self) -> None:
         """Server, agent and hub name the process that uses the directory."""
@@ -137,8 +144,8 @@ class StateDirectoryTests(_CommandTestCase):
             ("--state-dir", tunnel.agent.state, tunnel.agent),
             ("--root-dir", f"{hub.state}/pki", hub),
         ):
-            told = f"{flag}: {directory} {_IN_USE.format(pid=program.pid)}"
-            await self.refused(told, program.arguments)
+            message = f"{flag}: {directory} {_IN_USE.format(pid=program.pid)}"
+            await self.refused(message, program.arguments)
 
     async def test_a_parent_that_cannot_be_written(self) -> None:
         """The line has the command that creates the directory."""
@@ -159,8 +166,8 @@ class FirstStartTests(EndToEndTestCase):
 
     def sentence(self, agent: Agent) -> str:
         """Return the first log message about the missing certificate."""
-        told = re.search(r"was not obtained: (.*?); \d+ attempts have failed", agent.log)
-        return "" if told is None else told[1]
+        match = re.search(r"was not obtained: (.*?); \d+ attempts have failed", agent.log)
+        return "" if match is None else match[1]
 
     async def test_a_server_that_is_not_there(self) -> None:
         """The dialed port is named."""
@@ -181,12 +188,12 @@ class FirstStartTests(EndToEndTestCase):
         agent = self.make_tunnel().another_agent(token_path=None)
         agent.start()
         await self.eventually(lambda: not agent.running, "it ends", READY_SECONDS)
-        told = agent.log.splitlines()[0]
+        message = agent.log.splitlines()[0]
         self.assertEqual(
             f"yurttunnel-agent: {agent.state} has no valid certificate for edge-1,"
             ' and there is no --join-token-file or --join-token: "yurttunnel token create" on the'
             " server creates one, and prints the command to run here",
-            told,
+            message,
         )
 
     async def test_a_clock_that_is_behind(self) -> None:

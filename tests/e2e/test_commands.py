@@ -43,14 +43,14 @@ def mutants(choice: random.Random, count: int) -> Iterator[bytes]:
     for _ in range(count):
         data = bytearray(REQUEST)
         for _ in range(choice.randrange(1, 4)):
-            place = choice.randrange(len(data))
+            index = choice.randrange(len(data))
             match choice.randrange(3):
                 case 0:
-                    data[place] = choice.randrange(256)
+                    data[index] = choice.randrange(256)
                 case 1:
-                    data = data[: place + 1]
+                    data = data[: index + 1]
                 case _:
-                    data[place:place] = data[: choice.randrange(len(data))]
+                    data[index:index] = data[: choice.randrange(len(data))]
         yield bytes(data)
 
 
@@ -119,14 +119,14 @@ class CommandTests(CommandCase):
         """Status, tokens, log levels and revocation work; the log has no lines of Twisted's own."""
         tunnel = await self.start_tunnel()
         server, agent = tunnel.server.state, tunnel.agent.state
-        told = json.loads(await self.done("status", "--state-dir", server, "-o", "json"))
+        printed = json.loads(await self.done("status", "--state-dir", server, "-o", "json"))
         self.assertEqual(
             [("yurttunnel-server", tunnel.server.pid, True, 1, server)],
             [
                 tuple(each[name] for name in (
                     "program", "pid", "ready", "sessions_connected", "directory"
                 ))
-                for each in told
+                for each in printed
             ],
         )  # fmt: skip
         self.assertIn("of node edge-1: ready", await self.done("status", "--state-dir", agent))
@@ -137,8 +137,8 @@ class CommandTests(CommandCase):
         nodes = json.loads(await self.done("nodes", "--state-dir", server, "-o", "json"))
         [node] = nodes["nodes"]
         self.assertEqual(("edge-1", "connected"), (node["node"], node["state"]))
-        told = await self.done("node", "edge-1", "--state-dir", server)
-        self.assertIn("state: connected\n", told)
+        printed = await self.done("node", "edge-1", "--state-dir", server)
+        self.assertIn("state: connected\n", printed)
         unknown = await self.failed("node", "edge-7", "--state-dir", server)
         self.assertEqual(
             "yurttunnel node: nothing is known of 'edge-7': did you mean edge-1?", unknown
@@ -168,13 +168,13 @@ class CommandTests(CommandCase):
         )
         revoked = await self.done("revoke", "edge-2", "--state-dir", server)
         self.assertEqual("node edge-2 is revoked\n", revoked)
-        _, told, _ = await self.run_yurttunnel("revoke", "egde-1", "--state-dir", server)
-        self.assertEqual("nothing was known of 'egde-1': did you mean edge-1?\n", told)
+        _, printed, _ = await self.run_yurttunnel("revoke", "egde-1", "--state-dir", server)
+        self.assertEqual("nothing was known of 'egde-1': did you mean edge-1?\n", printed)
 
-        async def is_gone() -> bool:
+        async def is_removed() -> bool:
             return [each["node"] for each in await tunnel.server.agents()] == ["edge-1"]
 
-        await self.eventually(is_gone, "the session of edge-2 has ended")
+        await self.eventually(is_removed, "the session of edge-2 has ended")
         self.assertIn("has no /v1/tokens", await self.failed("token", "list", "--state-dir", agent))
         for program in (tunnel.agent, tunnel.server):
             self.assertEqual(-signal.SIGTERM, await program.stop())
@@ -202,8 +202,8 @@ class CommandTests(CommandCase):
             errors,
         )
         await self.done("forward", "rm", other.partition("=")[0], *here)
-        taken = await self.failed("forward", "add", f"{port}=edge-1/127.0.0.1:1", *here)
-        self.assertIn("is there already", taken)
+        refusal = await self.failed("forward", "add", f"{port}=edge-1/127.0.0.1:1", *here)
+        self.assertIn("is there already", refusal)
         await self.done("forward", "rm", str(port), *here)
         self.assertEqual(1, (await self.done("forward", "ls", *here)).count("\n"))
         with self.assertRaises(RefusedConnection):
@@ -262,10 +262,10 @@ class CommandTests(CommandCase):
             )
             here = ("--state-dir", state)
             output, _, _ = await self.run_yurttunnel("status", "-o", "json", *here)
-            [told] = json.loads(output)
+            [printed] = json.loads(output)
             self.assertEqual(
                 (f"yurt{name}", program.pid, "edge-1"),
-                (told["program"], told["pid"], told["node"]),
+                (printed["program"], printed["pid"], printed["node"]),
             )
             text, _, _ = await self.run_yurttunnel("status", *here)
             self.assertRegex(text, rf"^yurt{name} \S+ of node edge-1: ")
@@ -368,12 +368,12 @@ with socket.socket(socket.AF_UNIX) as caller:
             )  # fmt: skip
         self.addCleanup(self._end_process, watching)
 
-        def said(pattern: str) -> bool:
+        def is_printed(pattern: str) -> bool:
             return re.search(pattern, Path(path).read_text()) is not None
 
-        await self.eventually(lambda: said(r"(?m)^edge-1 +connected "), "it is connected", 30)
+        await self.eventually(lambda: is_printed(r"(?m)^edge-1 +connected "), "it is connected", 30)
         await tunnel.agent.stop()
-        await self.eventually(lambda: said(r"(?m)^edge-1 +lost "), "it was lost", 30)
+        await self.eventually(lambda: is_printed(r"(?m)^edge-1 +lost "), "it was lost", 30)
         watching.send_signal(signal.SIGINT)
         await self.eventually(lambda: watching.poll() is not None, "the command has ended", 30)
         self.assertEqual(130, watching.returncode)
@@ -402,13 +402,13 @@ with socket.socket(socket.AF_UNIX) as caller:
         for program, more in ((tunnel.server, of_nodes), (tunnel.agent, [])):
             process = Process(Path(program.state, "yurttunnel.sock"))
             own = (await deferToThread(process.get, "/v1"))["paths"]
-            told = {
+            texts = {
                 page: await deferToThread(process.get_text, page) for page in (*pages, *more, *own)
             }
             for page in ("/", "/?q=edge", "/?node=edge-1", "/?node=edge-2", *more):
-                status, told[f"{page} of the meta port"] = await program.get(page)
+                status, texts[f"{page} of the meta port"] = await program.get(page)
                 self.assertEqual(200, status, page)
-            for page, text in told.items():
+            for page, text in texts.items():
                 for secret in secrets:
                     self.assertNotIn(secret, text.encode(), page)
                 self.assertNotIn("PRIVATE KEY", text, page)
@@ -459,11 +459,11 @@ class InClusterTests(CommandCase):
         )
         where = ("--namespace=default", f"--meta-port={quickstart.meta_port}")
 
-        async def told() -> str:
+        async def printed() -> str:
             finished = await kubectl.run("yurttunnel", "nodes", *where)
             return finished.out.decode()
 
-        table = await self.eventually(told, "the pod of the server runs", 60, interval=0.5)
+        table = await self.eventually(printed, "the pod of the server runs", 60, interval=0.5)
         self.assertRegex(table, r"(?m)^edge-1 +connected ")
         status = await kubectl.output("yurttunnel", "status", *where)
         self.assertEqual("server: ready, nodes connected: 1", status.splitlines()[0])
@@ -544,11 +544,11 @@ class NothingRunsTests(CommandCase):
     async def test_a_token_that_is_not_there(self) -> None:
         """An agent without a token fails before it has created anything."""
         state, file = (os.path.join(self.directory, name) for name in ("A", "no-token"))
-        told = await self.failed(
+        printed = await self.failed(
             *("agent", "--standalone", "--state-dir", state, "--node-ip", "10.0.0.5"),
             *("--tunnelserver-addr", "192.0.2.7", "--join-token-file", file),
         )
-        self.assertEqual(f"--join-token-file {file}: No such file or directory", told)
+        self.assertEqual(f"--join-token-file {file}: No such file or directory", printed)
         self.assertFalse(os.path.exists(state))
 
     async def test_nobody_reads(self) -> None:

@@ -34,15 +34,15 @@ class LiveConfigurationTests(LeakTestCase):
         self.path = self.file.path
         self.write = self.file.write
 
-    async def readiness_says(self, program, words: str, there: bool = True) -> None:
+    async def until_readiness(self, program, words: str, there: bool = True) -> None:
         """Wait until /readyz contains these words, or does not; it is always ready."""
 
-        async def says() -> bool:
+        async def is_shown() -> bool:
             status, body = await program.get("/readyz")
             self.assertEqual(200, status, body)
             return (words in body) is there
 
-        await self.eventually(says, f"/readyz and {words!r}", TIMEOUT, 0.1)
+        await self.eventually(is_shown, f"/readyz and {words!r}", TIMEOUT, 0.1)
 
     async def test_what_an_agent_may_dial(self) -> None:
         """A target is allowed without a restart; changes that need one are reported."""
@@ -56,12 +56,12 @@ class LiveConfigurationTests(LeakTestCase):
             f'allow-destination = ["no-default", "{target}"]\nserver-connections = 7\n'
             'resume-window = "7s"\n'
         )
-        await self.readiness_says(agent, f"needs a restart: --{SERVER_CONNECTIONS.name}")
+        await self.until_readiness(agent, f"needs a restart: --{SERVER_CONNECTIONS.name}")
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
         # What runs goes on when it is allowed no more.
         self.write('allow-destination = ["no-default"]\n')
-        await self.readiness_says(agent, "needs a restart", there=False)
+        await self.until_readiness(agent, "needs a restart", there=False)
         refused = await self.connect(tunnel, target, EchoClient(reactor))
         self.assertEqual(403, refused.status, refused.body)
         await client.round_trip()
@@ -75,8 +75,8 @@ class LiveConfigurationTests(LeakTestCase):
         client = await self.connected(tunnel, echo, EchoClient(reactor))
 
         async def status() -> int:
-            asked = await self.connect(tunnel, f"127.0.0.1:{echo.port}", EchoClient(reactor))
-            return asked.status
+            answer = await self.connect(tunnel, f"127.0.0.1:{echo.port}", EchoClient(reactor))
+            return answer.status
 
         for text, expected in (
             (mine.replace(f"user:{user}", f"user:{user + 1}"), 403),
@@ -84,10 +84,10 @@ class LiveConfigurationTests(LeakTestCase):
         ):
             self.write(text)
 
-            async def is_so(expected: int = expected) -> bool:
+            async def is_applied(expected: int = expected) -> bool:
                 return await status() == expected
 
-            await self.eventually(is_so, f"callers get {expected}", TIMEOUT, 0.1)
+            await self.eventually(is_applied, f"callers get {expected}", TIMEOUT, 0.1)
         await client.round_trip()
 
     async def test_every_program_follows_its_file(self) -> None:
@@ -113,7 +113,7 @@ class LiveConfigurationTests(LeakTestCase):
                     return False
 
             await self.eventually(runs, f"{key}: it serves its pages", READY_SECONDS)
-            for text, told in (
+            for text, message in (
                 (f'{key} = "32s"\n', f"changed in {self.path}, and in use: --{key}\n"),
                 (
                     f'{wrong} = "33s"\n',
@@ -128,12 +128,14 @@ class LiveConfigurationTests(LeakTestCase):
             ):
                 self.write(text)
                 await self.eventually(
-                    lambda program=program, told=told: told in program.log, told, TIMEOUT
+                    lambda program=program, message=message: message in program.log,
+                    message,
+                    TIMEOUT,
                 )
                 # The status page has what is not in use, as /readyz does.
                 page = html.unescape((await program.get("/"))[1])
-                problem = told.removeprefix("changed in ").rstrip()
-                self.assertEqual("in use: --" not in told, problem in page, told)
+                problem = message.removeprefix("changed in ").rstrip()
+                self.assertEqual("in use: --" not in message, problem in page, message)
             self.assertEqual((200, "debug\n"), await program.get("/debug/log-level"))
 
 

@@ -168,11 +168,11 @@ class SlowLorisTests(CrowdTestCase):
         self.assertEqual(await self.asked(tunnel, web), b"200")
         await self.still_serves(tunnel)
 
-    async def overflow(self, where: int | str, start: bytes, most: int) -> None:
-        """Open more connections than ``most``, and require that the excess is closed."""
-        crowd = await deferToThread(partial(self.crowd, where, start, size=most + 100))
-        await self.eventually(lambda: crowd.open <= most, "the oldest ones are cut off")
-        self.assertGreater(crowd.open, most - 100)
+    async def overflow(self, where: int | str, start: bytes, limit: int) -> None:
+        """Open more connections than ``limit``, and require that the excess is closed."""
+        crowd = await deferToThread(partial(self.crowd, where, start, size=limit + 100))
+        await self.eventually(lambda: crowd.open <= limit, "the oldest ones are cut off")
+        self.assertGreater(crowd.open, limit - 100)
 
     async def test_strangers_do_not_shut_agents_out(self) -> None:
         """Half-open handshakes and enrolment requests above the limits do not affect agents."""

@@ -142,12 +142,12 @@ class DestinationTests(HostileTestCase):
         tunnel = await self.start_tunnel()
         before = [(p, p.descriptors()) for p in (tunnel.server, tunnel.agent)]
         with closing(BlackHole()) as hole:
-            asked = reactor.seconds()
+            started = reactor.seconds()
             authority = f"127.0.0.1:{hole.port}"
             dial = Deferred.fromCoroutine(self.connect(tunnel, authority, RequestClient()))
             await self.still_serves(tunnel)
             answer = await self.within(DIAL_DEADLINE + 5, dial, "the dial is answered")
-            print(f"\nblack hole answered after {reactor.seconds() - asked:.1f} s")
+            print(f"\nblack hole answered after {reactor.seconds() - started:.1f} s")
             self.assertEqual(answer.status, 504, answer.body)
             self.assertIn(str(hole.port), answer.body)
         for program, descriptors in before:

@@ -56,24 +56,24 @@ class Apiserver:
                 if not more:
                     raise ProxyError(f"reading HTTP response failed: unexpected EOF: {answer!r}")
                 answer += more
-            lines, _, behind = answer.partition(b"\r\n\r\n")
+            lines, _, rest = answer.partition(b"\r\n\r\n")
             _, code, status = lines.decode().partition("\r\n")[0].split(" ", 2)
             if code != "200":
                 raise ProxyError(f"code {code}: {code} {status}")
-            if behind:
-                raise ProxyError(f"unexpected {len(behind)} bytes of buffered data: {behind!r}")
+            if rest:
+                raise ProxyError(f"unexpected {len(rest)} bytes of buffered data: {rest!r}")
         except BaseException:
             connection.close()
             raise
         return connection
 
-    def hear(self, address: str) -> bytes:
+    def dial_and_receive(self, address: str) -> bytes:
         """Dial, and return the first data of the target."""
         with self.dial(address) as connection:
-            said = b""
-            while len(said) < len(BANNER) and (more := connection.recv(4096)):
-                said += more
-            return said
+            received = b""
+            while len(received) < len(BANNER) and (more := connection.recv(4096)):
+                received += more
+            return received
 
     def complaint(self, address: str) -> str:
         """Dial, which must fail, and return kube-apiserver's error."""
@@ -113,8 +113,10 @@ class EgressTests(EndToEndTestCase):
         _, apiservers = await self.start()
         for transport, apiserver in apiservers.items():
             for _ in range(DIALS):
-                said = await deferToThread(apiserver.hear, f"127.0.0.1:{target.port}")
-                self.assertEqual(said, BANNER, transport)
+                received = await deferToThread(
+                    apiserver.dial_and_receive, f"127.0.0.1:{target.port}"
+                )
+                self.assertEqual(received, BANNER, transport)
 
     async def test_failures_say_why(self) -> None:
         """The error passed on by kube-apiserver has the status and the reason."""
@@ -125,8 +127,8 @@ class EgressTests(EndToEndTestCase):
                 ("edge-9:10250", "code 503: 503 no agent is connected for edge-9"),
                 (f"127.0.0.1:{closed}", f"code 502: 502 connect 127.0.0.1:{closed} from edge-1"),
             ):
-                said = await deferToThread(apiserver.complaint, address)
-                self.assertIn(words, said)
+                received = await deferToThread(apiserver.complaint, address)
+                self.assertIn(words, received)
         self.assertTrue(tunnel.server.running)
 
 

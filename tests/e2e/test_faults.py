@@ -157,8 +157,8 @@ class FaultProxyTests(EndToEndTestCase):
         await echo.round_trip()
         proxy.for_all("forget")
         await echo.when_lost()
-        again = await self.dial(proxy.port, EchoClient(reactor))
-        await again.round_trip()
+        second = await self.dial(proxy.port, EchoClient(reactor))
+        await second.round_trip()
         self.assertIsNone(target.peers[0].lost_reason)
 
     async def test_refuse_closes_the_port_until_started_again(self) -> None:
@@ -183,8 +183,8 @@ class FaultProxyTests(EndToEndTestCase):
 
         def rests() -> bool:
             nonlocal last
-            previous, last = last, source.payload.taken
+            previous, last = last, source.payload.sent
             return previous == last
 
         await self.eventually(rests, "the source rests", interval=0.2)
-        self.assertLess(source.payload.taken, 32 * 1024 * 1024)
+        self.assertLess(source.payload.sent, 32 * 1024 * 1024)

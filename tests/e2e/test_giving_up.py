@@ -36,10 +36,10 @@ class GivingUpTests(CutTunnelTestCase):
         await self.proxy.refuse()
         link.down.discard()
 
-        async def given_up() -> bool:
+        async def has_given_up() -> bool:
             return await tunnel.agent.metric("yurttunnel_agent_connections_lost_total") > 0
 
-        await self.eventually(given_up, "the agent gives the connection up", DETECTION + SLACK)
+        await self.eventually(has_given_up, "the agent gives the connection up", DETECTION + SLACK)
 
     async def test_streams_survive_an_agent_that_gives_up(self) -> None:
         """It is not considered dead: streams wait longer than the grace period, and continue."""
@@ -53,7 +53,7 @@ class GivingUpTests(CutTunnelTestCase):
 
         await self.deafen(tunnel)
         answer = Deferred.fromCoroutine(client.round_trip())
-        await self.eventually(lambda: self.is_away(tunnel), "the server has seen the reset")
+        await self.eventually(lambda: self.is_disconnected(tunnel), "the server has seen the reset")
         await self.pause(3 * RETURN_GRACE)
         self.proxy.start()
         await self.within(SLACK, answer, "the echo goes on")
@@ -62,7 +62,7 @@ class GivingUpTests(CutTunnelTestCase):
         self.assertEqual(download.digest, source.peers[0].payload.digest)
         self.assertEqual(await tunnel.server.metric("yurttunnel_server_resumptions_total"), 1)
 
-    async def is_away(self, tunnel: Tunnel) -> bool:
+    async def is_disconnected(self, tunnel: Tunnel) -> bool:
         """Whether the server reports that the session has no connection."""
         return not any(entry["connected"] for entry in await tunnel.server.agents())
 
@@ -71,7 +71,7 @@ class TwistedGivingUpTests(TwistedTransports, GivingUpTests):
     """The same over Twisted's own transports."""
 
 
-class AwayTests(CutTunnelTestCase):
+class DisconnectedTests(CutTunnelTestCase):
     """Dials while the session of a node waits for its agent."""
 
     async def test_dials_wait_for_an_agent_that_is_soon_back(self) -> None:

@@ -256,13 +256,13 @@ class PassingTests(InterceptionTestCase):
         """Send requests of all kinds, and compare with what the kubelet received."""
         client = await door.client()
 
-        async def asked(*arguments, **options) -> dict:
+        async def answered(*arguments, **options) -> dict:
             named = f"{door.name}: {arguments[:2]} is answered"
             answer = await self.within(5, client.ask(*arguments, **options).whole(), named)
             self.assertEqual(answer.status, 200, f"{door.name}: {answer.text}")
             return json.loads(answer.text)
 
-        got = await asked(
+        got = await answered(
             "/describe?a=b%20c&d=%2F..//;x", "GET",
             [
                 (b"Authorization", b"Bearer abc"),
@@ -289,17 +289,17 @@ class PassingTests(InterceptionTestCase):
         self.assertNotIn("secret", str(fields))
 
         for method in ("PUT", "DELETE", "PATCH", "OPTIONS", "POST"):
-            got = await asked("/describe", method, body=b"some text")
+            got = await answered("/describe", method, body=b"some text")
             self.assertEqual((got["method"], got["body"]), (method, "some text"))
             self.assertIn(["content-length", "9"], [[n.lower(), v] for n, v in got["fields"]])
-        got = await asked("/describe", "POST", body=b"")
+        got = await answered("/describe", "POST", body=b"")
         self.assertIn(["content-length", "0"], [[n.lower(), v] for n, v in got["fields"]])
-        got = await asked(LONG_PATH)
+        got = await answered(LONG_PATH)
         self.assertEqual(got["target"], LONG_PATH)
 
         # A request that comes without an id gets one.
-        (given,) = [value for name, value in got["fields"] if name.lower() == "x-request-id"]
-        self.assertRegex(given, r"^\S+$")
+        (request_id,) = [value for name, value in got["fields"] if name.lower() == "x-request-id"]
+        self.assertRegex(request_id, r"^\S+$")
 
         # A chunked body, in pieces that divide the chunks; of its trailers one is passed on.
         text = chunk(b"one ") + b"3;extension=1\r\ntwo\r\n" + b"0\r\n" + TRAILERS
@@ -335,7 +335,7 @@ class PassingTests(InterceptionTestCase):
         """
         tunnel, frontends = await self.start_with_frontends(
             routes(
-                fields=_fields, nothing=_nothing, unframed=_unframed, chunks=_chunks,
+                fields=_fields, nothing=_no_body, unframed=_unframed, chunks=_chunks,
                 early_hints=_early_hints, head=_head_only, hello=hello,
             )
         )  # fmt: skip
@@ -397,7 +397,7 @@ async def _fields(request: Request) -> None:
     request.answer(418, b"short and stout", fields)
 
 
-async def _nothing(request: Request) -> None:
+async def _no_body(request: Request) -> None:
     await request.ended()
     request.send(response_head(int(request.target.partition(b"?")[2])))
 

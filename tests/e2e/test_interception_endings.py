@@ -167,7 +167,7 @@ class LeavingTests(InterceptionTestCase):
             await self.within(5, client.ask("/talk").begun(), "the body begins")
             client.transport.pauseProducing()
             source = endless[door.secure]
-            last = await self.comes_to_rest(lambda: source.sent)
+            last = await self.until_stalled(lambda: source.sent)
             self.assertEqual((await door.get("/hello")).body, HELLO)
             client.transport.resumeProducing()
             await self.eventually(lambda: source.sent > 2 * last, "it goes on", 5)
@@ -178,10 +178,10 @@ class LeavingTests(InterceptionTestCase):
             client.send_head("/deaf", "POST", CHUNKED)
             upload = ChunkedUpload(client.transport, 8 * HUGE)
             await self.eventually(lambda: door.kubelet.seen(b"/deaf"), "it has come")
-            last = await self.comes_to_rest(lambda: upload.payload.taken)
+            last = await self.until_stalled(lambda: upload.payload.sent)
             self.assertEqual((await door.get("/hello")).body, HELLO)
             door.kubelet.seen(b"/deaf")[0].connection.transport.resumeProducing()
-            await self.eventually(lambda: upload.payload.taken > 2 * last, "it goes on", 5)
+            await self.eventually(lambda: upload.payload.sent > 2 * last, "it goes on", 5)
             client.drop()
 
         tunnel, frontends = await self.start_with_frontends(
@@ -191,7 +191,7 @@ class LeavingTests(InterceptionTestCase):
         await together(*(which(door) for which in (stall, stalled) for door in frontends))
         await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def comes_to_rest(self, sent) -> int:
+    async def until_stalled(self, sent) -> int:
         """Wait until ``sent()``, in bytes, does not grow any more; it must not grow far."""
         last = -1
         while sent() != last:

@@ -69,7 +69,7 @@ class FaultyKubeletTests(InterceptionTestCase):
             upload = ChunkedUpload(client.transport, HUGE)
             answer = await self.within(5, client.expect(b"POST").whole(), named)
             self.assertEqual((answer.status, answer.body), (413, b"too much\n"), named)
-            self.assertLess(upload.payload.taken, HUGE, f"{named}: not the whole body was taken")
+            self.assertLess(upload.payload.sent, HUGE, f"{named}: not the whole body was taken")
             client.drop()
 
         await together(
@@ -111,7 +111,7 @@ class FaultyKubeletTests(InterceptionTestCase):
         def it_has_come() -> bool:
             return all(client.answer.count(b"x") >= 99 for client in clients)
 
-        def says(text: bytes, later: bytes):
+        def is_logged(text: bytes, later: bytes):
             async def broken(request: Request) -> None:
                 await request.ended()
                 request.send(text)
@@ -122,7 +122,7 @@ class FaultyKubeletTests(InterceptionTestCase):
             return broken
 
         scripts = {
-            name: says(text, then.get(name, b""))
+            name: is_logged(text, then.get(name, b""))
             for name, text in (before_head | within_body).items()
         }
         tunnel, frontends = await self.start_with_frontends(routes(hello=hello, **scripts))
@@ -132,8 +132,10 @@ class FaultyKubeletTests(InterceptionTestCase):
             for name in before_head:
                 for method in ("GET", "POST"):
                     named = f"{door.name}: {method} {name}"
-                    asked = client.ask(f"/{name}", method, body=b"" if method == "POST" else None)
-                    answer = await self.within(5, asked.whole(), named)
+                    answering = client.ask(
+                        f"/{name}", method, body=b"" if method == "POST" else None
+                    )
+                    answer = await self.within(5, answering.whole(), named)
                     self.assertEqual(answer.status, 502, f"{named}: {answer.text}")
                     self.assertIn("edge-1", answer.text, named)
                     self.assertEqual(len(answer.text.strip().splitlines()), 1, named)
@@ -222,7 +224,7 @@ class RefusedUpgradeTests(InterceptionTestCase):
         )
         closed = free_ports.take()
         for door in frontends:
-            for target, host, said in (
+            for target, host, expected in (
                 ("/exec", "edge-9:10250", "no agent is connected for edge-9"),
                 ("/exec", f"edge-1:{closed}", f"the kubelet of edge-1 at edge-1:{closed}: "),
                 ("/closes", door.host, "closed before a response"),
@@ -239,7 +241,7 @@ class RefusedUpgradeTests(InterceptionTestCase):
                         return b"}\n" in peer.answer
 
                     await self.eventually(answered, named)
-                    self.assertIn(said, upgrade_failure(peer.answer), named)
+                    self.assertIn(expected, upgrade_failure(peer.answer), named)
                     peer.drop()
         await self.still_answers(frontends)
 

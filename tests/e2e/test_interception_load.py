@@ -47,10 +47,10 @@ class PoolTests(InterceptionTestCase):
         clients = await self.within(
             40, together(*(client(index) for index in range(CLIENTS))), "all are answered"
         )
-        took = reactor.seconds() - began
+        elapsed = reactor.seconds() - began
         kubelet = door.kubelet
         print(
-            f"\n{CLIENTS * REQUESTS} requests in {took:.1f} s over {len(kubelet.connections)} "
+            f"\n{CLIENTS * REQUESTS} requests in {elapsed:.1f} s over {len(kubelet.connections)} "
             f"connections, {kubelet.handshakes} handshakes"
         )
         self.assertEqual(len(kubelet.requests), CLIENTS * REQUESTS)

@@ -10,7 +10,7 @@ from tests.e2e.interception import Frontend, InterceptionTestCase
 from tests.e2e.kubelets import HELLO, Request, chunk, hello, routes
 from tests.e2e.test_interception import together
 
-BEHIND = b"GET /smuggled HTTP/1.1\r\nHost: HOST\r\n\r\n"
+SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: HOST\r\n\r\n"
 """What follows each case: nobody may ever take this for a request."""
 
 
@@ -199,7 +199,7 @@ class SmugglingTests(InterceptionTestCase):
 
     async def refused(self, door: Frontend, name: str, text: bytes, allowed: tuple) -> None:
         """Require one of the statuses, one answer, and the end of the connection."""
-        text = (text + BEHIND).replace(b"HOST", door.host.encode())
+        text = (text + SMUGGLED).replace(b"HOST", door.host.encode())
         named = f"{door.name}: {name}"
         peer = await door.raw(text)
         await self.within(8, peer.when_ended(), f"{named} is closed")
@@ -211,13 +211,13 @@ class SmugglingTests(InterceptionTestCase):
     async def test_pipelined_requests_keep_their_order(self) -> None:
         """Pipelined requests are answered in order, one at a time."""
         at_once: set[bytes] = set()
-        most = 0
+        concurrent = 0
 
         async def slowly(request: Request) -> None:
-            nonlocal most
+            nonlocal concurrent
             await request.ended()
             at_once.add(request.target)
-            most = max(most, len(at_once))
+            concurrent = max(concurrent, len(at_once))
             number = int(request.target.partition(b"?")[2])
             await self.pause(0.05 * (number % 3))
             at_once.discard(request.target)
@@ -233,12 +233,12 @@ class SmugglingTests(InterceptionTestCase):
             ]
             bodies = [(await answer.whole()).body for answer in answers]
             self.assertEqual(bodies, [b"/slowly?%d" % number for number in range(12)])
-            self.assertEqual(most, 1, "one at a time")
+            self.assertEqual(concurrent, 1, "one at a time")
             client.drop()
             # What follows a proper request and is none is refused behind its answer.
             host = door.host.encode()
             text = chunked(chunk(b"hello") + chunk(b"")).replace(b"HOST", host)
-            peer = await door.raw(text + b"0\r\n\r\n" + BEHIND.replace(b"HOST", host))
+            peer = await door.raw(text + b"0\r\n\r\n" + SMUGGLED.replace(b"HOST", host))
             await self.within(8, peer.when_ended(), "the connection is closed")
             self.assertTrue(peer.answer.startswith(b"HTTP/1.1 200 "), peer.answer[:60])
             self.assertEqual(peer.answer.count(b"HTTP/1.1 400 "), 1, peer.answer)

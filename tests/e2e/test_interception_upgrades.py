@@ -32,7 +32,7 @@ REFUSAL = b"no upgrade for you\n" * 200_000
 
 
 @implementer(IPullProducer)
-class TwoWay(Peer):
+class Duplex(Peer):
     """Sends ``size`` bytes while it receives as many from the other end.
 
     With ``ends`` it closes its direction after sending everything; otherwise its user closes the
@@ -45,7 +45,7 @@ class TwoWay(Peer):
         self._size = size
         self._ends = ends
         self._hash = hashlib.sha256()
-        self._taken_in: list[tuple[int, Deferred[None]]] = []
+        self._waiting: list[tuple[int, Deferred[None]]] = []
 
     @property
     def digest(self) -> str:
@@ -61,16 +61,16 @@ class TwoWay(Peer):
         """Count, hash, and notify waiters."""
         super().dataReceived(data)
         self._hash.update(data)
-        while self._taken_in and self.received >= self._taken_in[0][0]:
-            self._taken_in.pop(0)[1].callback(None)
+        while self._waiting and self.received >= self._waiting[0][0]:
+            self._waiting.pop(0)[1].callback(None)
 
     def connectionLost(self, reason) -> None:
         """Fail the waiters."""
         super().connectionLost(reason)
-        while self._taken_in:
-            self._taken_in.pop()[1].errback(reason)
+        while self._waiting:
+            self._waiting.pop()[1].errback(reason)
 
-    def has_taken_in(self, size: int | None = None) -> Deferred[None]:
+    def has_received(self, size: int | None = None) -> Deferred[None]:
         """Fire once ``size`` bytes have been received, by default all."""
         waiter: Deferred[None] = Deferred()
         size = self._size if size is None else size
@@ -79,7 +79,7 @@ class TwoWay(Peer):
         elif self.lost_reason is not None:
             waiter.errback(self.lost_reason)
         else:
-            self._taken_in.append((size, waiter))
+            self._waiting.append((size, waiter))
         return waiter
 
     def resumeProducing(self) -> None:
@@ -100,7 +100,7 @@ class TwoWay(Peer):
         return data
 
 
-class WebSocketTwoWay(TwoWay):
+class WebSocketDuplex(Duplex):
     """The same in binary messages of a WebSocket."""
 
     def __init__(self, size: int, kind: ConnectionType) -> None:
@@ -142,19 +142,19 @@ class UpgradeTests(InterceptionTestCase):
 
     async def test_a_raw_upgrade_carries_a_hundred_megabytes_each_way(self) -> None:
         """Both directions at once, through both ports, with the same SHA-256 at both ends."""
-        far: dict[bool, TwoWay] = {}
+        far: dict[bool, Duplex] = {}
 
         async def raw(request: Request) -> None:
             await request.ended()
             secure = request.connection.is_secure
-            far[secure] = TwoWay(BULK, ends=not secure)
+            far[secure] = Duplex(BULK, ends=not secure)
             request.switch(far[secure], SWITCH)
 
         tunnel, frontends = await self.start_with_frontends(raw)
         before = self.descriptors_of(tunnel)
         for door in frontends:
             client = await door.client()
-            near = TwoWay(BULK, ends=not door.secure)
+            near = Duplex(BULK, ends=not door.secure)
             answer = await client.upgrade("/exec/a/b/c?command=sh", near).whole()
             self.assertEqual(answer.status, 101, answer.text)
             self.assertEqual(answer.values(b"upgrade"), [b"SPDY/3.1"])
@@ -169,11 +169,11 @@ class UpgradeTests(InterceptionTestCase):
             await self.within(5, far[door.secure].when_lost(), "the kubelet's connection ends")
         await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def carries(self, door: Frontend, near: TwoWay, far: TwoWay) -> None:
+    async def carries(self, door: Frontend, near: Duplex, far: Duplex) -> None:
         """Require that everything arrives as it was sent."""
         started = reactor.seconds()
-        await self.within(25, near.has_taken_in(), f"{door.name}: the client has everything")
-        await self.within(25, far.has_taken_in(), f"{door.name}: the kubelet has everything")
+        await self.within(25, near.has_received(), f"{door.name}: the client has everything")
+        await self.within(25, far.has_received(), f"{door.name}: the kubelet has everything")
         self.assertEqual((near.received, far.received), (BULK, BULK), door.name)
         self.assertEqual(near.digest, far.payload.digest, door.name)
         self.assertEqual(far.digest, near.payload.digest, door.name)
@@ -182,13 +182,13 @@ class UpgradeTests(InterceptionTestCase):
 
     async def test_a_websocket_carries_a_hundred_megabytes_each_way(self) -> None:
         """Binary messages in both directions through both ports, and the closing handshake."""
-        far: dict[bool, WebSocketTwoWay] = {}
+        far: dict[bool, WebSocketDuplex] = {}
 
         async def websocket(request: Request) -> None:
             await request.ended()
             (key,) = request.values(b"sec-websocket-key")
             protocols = request.values(b"sec-websocket-protocol")
-            peer = far[request.connection.is_secure] = WebSocketTwoWay(BULK, ConnectionType.SERVER)
+            peer = far[request.connection.is_secure] = WebSocketDuplex(BULK, ConnectionType.SERVER)
             fields = [
                 (b"Upgrade", b"websocket"), (b"Connection", b"Upgrade"),
                 (b"Sec-WebSocket-Accept", generate_accept_token(key)),
@@ -205,9 +205,9 @@ class UpgradeTests(InterceptionTestCase):
         ]  # fmt: skip
         for door in frontends:
             client = await door.client()
-            near = WebSocketTwoWay(BULK, ConnectionType.CLIENT)
-            asked = client.upgrade("/exec/a/b/c", near, b"websocket", fields, method="GET")
-            answer = await asked.whole()
+            near = WebSocketDuplex(BULK, ConnectionType.CLIENT)
+            upgrading = client.upgrade("/exec/a/b/c", near, b"websocket", fields, method="GET")
+            answer = await upgrading.whole()
             self.assertEqual(answer.status, 101, answer.text)
             self.assertEqual(answer.values(b"sec-websocket-accept"), [generate_accept_token(key)])
             self.assertEqual(answer.values(b"sec-websocket-protocol"), [b"v5.channel.k8s.io"])
@@ -234,8 +234,8 @@ class UpgradeTests(InterceptionTestCase):
         for door in frontends:
             client = await door.client()
             near = RequestClient()
-            asked = client.upgrade("/echo", near, early=b"early question")
-            self.assertEqual((await asked.whole()).status, 101)
+            upgrading = client.upgrade("/echo", near, early=b"early question")
+            self.assertEqual((await upgrading.whole()).status, 101)
             expected = b"early answer, early question"
             await self.eventually(lambda n=near, e=expected: n.answer == e, "early bytes arrive", 5)
             if not door.secure:
@@ -251,9 +251,9 @@ class UpgradeTests(InterceptionTestCase):
             client.drop()
             client = await door.client()
             await client.upgrade("/echo", RequestClient()).whole()
-            kept = door.kubelet.open
+            open_connections = door.kubelet.open
             client.drop()
-            for connection in kept:
+            for connection in open_connections:
                 await self.within(2, connection.when_lost(), "the kubelet's connection ends")
             # And the other way around.
             client = await door.client()
@@ -303,8 +303,8 @@ class UpgradeTests(InterceptionTestCase):
             ):
                 named = f"{door.name}: {target}"
                 peer = RequestClient()
-                asked = client.upgrade(target, peer)
-                answer = await self.within(5, asked.whole(), named)
+                upgrading = client.upgrade(target, peer)
+                answer = await self.within(5, upgrading.whole(), named)
                 self.assertEqual((answer.status, answer.size), (status, size), named)
                 if size == len(REFUSAL):
                     self.assertEqual(answer.digest, hashlib.sha256(REFUSAL).hexdigest(), named)
@@ -317,11 +317,11 @@ class UpgradeTests(InterceptionTestCase):
 
     async def test_cuts_of_the_agents_connection_lose_nothing(self) -> None:
         """After three resets an upgraded connection continues where it was."""
-        far: list[TwoWay] = []
+        far: list[Duplex] = []
 
         async def raw(request: Request) -> None:
             await request.ended()
-            far.append(TwoWay(CUT))
+            far.append(Duplex(CUT))
             request.switch(far[-1], SWITCH)
 
         async def download(request: Request) -> None:
@@ -342,22 +342,22 @@ class UpgradeTests(InterceptionTestCase):
         secure, plain = frontends
         before = self.descriptors_of(tunnel)
         client, other = await secure.client(), await plain.client()
-        near = TwoWay(CUT)
+        near = Duplex(CUT)
         self.assertEqual((await client.upgrade("/raw", near).whole()).status, 101)
-        asked = other.ask("/download")
+        downloading = other.ask("/download")
         for part in (1, 2, 3):
-            await self.within(20, near.has_taken_in(part * CUT // 4), "the transfer goes on")
+            await self.within(20, near.has_received(part * CUT // 4), "the transfer goes on")
             accepted = proxies[0].accepted
             # What the server has got already arrives also without one.
             await self.eventually(
                 lambda: proxies[0].for_all("reset") == 1, "one connection was there to cut"
             )
             await self.eventually(lambda n=accepted: proxies[0].accepted > n, "the agent is back")
-        await self.within(20, near.has_taken_in(), "the client has everything")
-        await self.within(20, far[0].has_taken_in(), "the kubelet has everything")
+        await self.within(20, near.has_received(), "the client has everything")
+        await self.within(20, far[0].has_received(), "the kubelet has everything")
         self.assertEqual(near.digest, far[0].payload.digest)
         self.assertEqual(far[0].digest, near.payload.digest)
-        answer = await self.within(20, asked.whole(), "the download is complete")
+        answer = await self.within(20, downloading.whole(), "the download is complete")
         self.assertEqual((answer.size, answer.digest), (CUT, uploads[0].payload.digest))
         client.drop()
         other.drop()

@@ -74,7 +74,7 @@ class Api(Page):
 
     def __init__(self):
         super().__init__()
-        self.asked = []
+        self.requests = []
         self.watching = []
 
     def render_GET(self, request):
@@ -82,7 +82,7 @@ class Api(Page):
         certificate = request.transport.getPeerCertificate()
         name = None if certificate is None else certificate.get_subject().CN
         connection = request.transport.getHandle()
-        self.asked.append((name, request.getHeader("Authorization")))
+        self.requests.append((name, request.getHeader("Authorization")))
         request.setHeader(b"Content-Type", b"application/json")
         if b"watch" in request.args:
             event = {"type": "ADDED", "object": {"metadata": {"name": "n1"}}}
@@ -174,14 +174,14 @@ class KubeClientTests(TestCase):
         try:
             await client.get(NODES, "n1")
         except ApiUnreachable as error:
-            self.assertEqual([], self.api.asked)
+            self.assertEqual([], self.api.requests)
             return str(error)
         raise self.failureException("it was asked")
 
     async def test_address(self):
         """An API with a certificate for its address is used, over TLS 1.3 and HTTP/1.1."""
         answer = await self.client(token="secret").get(NODES, "n1")
-        self.assertEqual([(None, "Bearer secret")], self.api.asked)
+        self.assertEqual([(None, "Bearer secret")], self.api.requests)
         self.assertEqual(("TLSv1.3", "http/1.1"), (answer["protocol"], answer["alpn"]))
 
     async def test_dead_connections(self):
@@ -203,8 +203,8 @@ class KubeClientTests(TestCase):
         client = self.client(token="secret")
         await client.get(NODES, "n1")
         await client.close()
-        told = [event for event in events if "factory" in (event.get("log_format") or "")]
-        self.assertEqual([], told)
+        factory_events = [event for event in events if "factory" in (event.get("log_format") or "")]
+        self.assertEqual([], factory_events)
 
     async def test_server_name(self):
         """The name in the certificate may differ from the host's if it is configured."""
@@ -214,7 +214,7 @@ class KubeClientTests(TestCase):
 
     async def refused_other(self, client):
         """Return the reason; another server has received the request."""
-        self.api.asked.clear()
+        self.api.requests.clear()
         return await self.refused(client)
 
     async def test_wrong_address(self):

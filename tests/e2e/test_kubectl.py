@@ -145,12 +145,12 @@ class KubectlTests:
         metrics = await kubectl.output("get", "--raw", "/api/v1/nodes/edge-1/proxy/metrics")
         self.assertRegex(metrics, r"(?m)^process_cpu_seconds_total ")
         await kubectl.output("delete", "pod", "web", "--grace-period=1", seconds=20)
-        gone = await kubectl.run("get", "pod", "web")
-        self.assertEqual(gone.status, 1)
-        self.assertIn(b'pods "web" not found', gone.error)
-        await self.nothing_goes_on(quickstart)
+        after_deletion = await kubectl.run("get", "pod", "web")
+        self.assertEqual(after_deletion.status, 1)
+        self.assertIn(b'pods "web" not found', after_deletion.error)
+        await self.assert_no_requests(quickstart)
 
-    async def nothing_goes_on(self, quickstart: Quickstart) -> None:
+    async def assert_no_requests(self, quickstart: Quickstart) -> None:
         """Require that no request passes through the tunnel any more."""
 
         async def none():
@@ -182,9 +182,11 @@ class KubectlTests:
         self.assertIn("pod/echo created", created)
         await self.pod_runs(kubectl, "echo")
         script = "cat; echo wrong >&2; exit 42"
-        given = random.randbytes(100_000).hex().encode()
-        finished = await kubectl.run("exec", "-i", "echo", "--", "sh", "-c", script, stdin=given)
-        self.assertEqual(finished.out, given)
+        stdin_text = random.randbytes(100_000).hex().encode()
+        finished = await kubectl.run(
+            "exec", "-i", "echo", "--", "sh", "-c", script, stdin=stdin_text
+        )
+        self.assertEqual(finished.out, stdin_text)
         self.assertTrue(finished.error.startswith(b"wrong\n"), finished)
         self.assertIn(b"exit code 42", finished.error)
         self.assertEqual(finished.status, 42)
@@ -216,7 +218,7 @@ class KubectlTests:
         await attached.finished(10)
         self.assertIn("heard is anybody there", await kubectl.output("logs", "echo"))
         await kubectl.output("delete", "pod", "echo", "--grace-period=1", seconds=20)
-        await self.nothing_goes_on(quickstart)
+        await self.assert_no_requests(quickstart)
 
     async def test_what_is_not_served(self):
         """Requests that the demonstration does not support are rejected, and leave nothing
@@ -254,8 +256,8 @@ class KubectlTests:
         forward = self.start_kubectl(kubectl, "port-forward", "web", f":{port}")
         local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
         questions = [random.randbytes(MEBIBYTE // 2).hex().encode() for _ in range(6)]
-        asked = [deferToThread(ask, local, question) for question in questions]
-        answers = await gatherResults(asked, consumeErrors=True)
+        requests = [deferToThread(ask, local, question) for question in questions]
+        answers = await gatherResults(requests, consumeErrors=True)
         for question, answer in zip(questions, answers, strict=True):
             self.assertEqual(sha256(answer), sha256(question.upper()))
         forward.signal("INT")

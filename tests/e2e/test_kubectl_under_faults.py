@@ -86,8 +86,8 @@ class CutTests(QuickstartTestCase):
         with open(sent, "wb") as file:
             file.write(content)
         await self._copy_and_cut(kubectl, "up", sent, "web:big")
-        there = await kubectl.output("exec", "web", "--", "sha256sum", "big")
-        self.assertEqual(there.split()[0], sha256(content))
+        remote = await kubectl.output("exec", "web", "--", "sha256sum", "big")
+        self.assertEqual(remote.split()[0], sha256(content))
         await self._copy_and_cut(kubectl, "down", "web:big", returned)
         with open(returned, "rb") as file:
             self.assertEqual(sha256(file.read()), sha256(content))
@@ -100,11 +100,11 @@ class CutTests(QuickstartTestCase):
         await self.proxy.refuse()
         self.assertEqual(self.proxy.for_all("reset"), 1, "one connection was there to cut")
 
-        async def gone():
+        async def is_noticed():
             return not await quickstart.agents()
 
-        await self.eventually(gone, "the server knows that the agent is gone", 40)
-        told = rb"no agent is connected for edge-1; it was last seen \d+ s ago \(20[^)]+Z\)\n"
+        await self.eventually(is_noticed, "the server knows that the agent is gone", 40)
+        expected = rb"no agent is connected for edge-1; it was last seen \d+ s ago \(20[^)]+Z\)\n"
         for arguments in (
             ("exec", "web", "--", "true"),
             ("attach", "web"),
@@ -116,7 +116,7 @@ class CutTests(QuickstartTestCase):
         ):
             finished = await kubectl.run(*arguments, seconds=20)
             self.assertNotEqual(finished.status, 0, arguments)
-            self.assertRegex(finished.error, rb": " + told, arguments)
+            self.assertRegex(finished.error, rb": " + expected, arguments)
 
     async def _copy_and_cut(self, kubectl: Kubectl, way: str, source: str, target: str) -> None:
         """Copy, and reset twice while bytes are transferred (``up`` or ``down``, seen from the
@@ -170,18 +170,18 @@ class ManyExecsTests(QuickstartTestCase):
 
         async def work():
             for number in numbers:
-                said = await kubectl.output("exec", "web", "--", "echo", f"number {number}")
-                self.assertEqual(said, f"number {number}\n")
+                printed = await kubectl.output("exec", "web", "--", "echo", f"number {number}")
+                self.assertEqual(printed, f"number {number}\n")
 
         workers = [Deferred.fromCoroutine(work()) for _ in range(WORKERS)]
         await gatherResults(workers, consumeErrors=True)
-        _, told, status = await getProcessOutputAndValue(
+        _, expected, status = await getProcessOutputAndValue(
             sys.executable,
             [str(MANY_EXECS), quickstart.kubeconfig, "web", str(EXECS), str(WORKERS)],
             env=os.environ,
             reactor=reactor,
         )
-        self.assertEqual(status, 0, told.decode())
+        self.assertEqual(status, 0, expected.decode())
         await self.descriptors_return(quickstart, descriptors, 60)
         await self.eventually(
             lambda: len(children_of(quickstart.pid)) <= len(children), "no process is left"

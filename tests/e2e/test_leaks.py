@@ -42,8 +42,8 @@ class ResourceCountsTests(SynchronousTestCase):
 
     def test_shared_timers(self) -> None:
         """The shared timers of deadlines may be active once for each class."""
-        for function, most in TRANSIENT_CALLS.items():
-            armed = Counter({**BEFORE.delayed_calls, function: most})
+        for function, limit in TRANSIENT_CALLS.items():
+            armed = Counter({**BEFORE.delayed_calls, function: limit})
             self.assertEqual({}, replace(BEFORE, delayed_calls=armed).growth_since(BEFORE))
             armed[function] += 1
             self.assertIn(function, replace(BEFORE, delayed_calls=armed).growth_since(BEFORE))

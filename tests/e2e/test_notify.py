@@ -23,15 +23,15 @@ class NotifyTests(EndToEndTestCase):
         self.systemd = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
         self.addCleanup(self.systemd.close)
         self.systemd.bind(self.address)
-        self.told: list[str] = []
+        self.received: list[str] = []
 
-    def has_told(self, text: str) -> bool:
+    def has_received(self, text: str) -> bool:
         """Return whether a datagram with that text has been received."""
         while True:
             try:
-                self.told.append(self.systemd.recv(4096).decode())
+                self.received.append(self.systemd.recv(4096).decode())
             except BlockingIOError:
-                return any(text in each for each in self.told)
+                return any(text in each for each in self.received)
 
     async def test_agent(self) -> None:
         """It is ready when a server can reach its node, and not before."""
@@ -43,29 +43,31 @@ class NotifyTests(EndToEndTestCase):
         agent = tunnel.another_agent(token_path=None, prefix=("env", *variables))
         agent.start()
         await self.eventually(
-            lambda: self.has_told("STATUS=not ready; servers: "), "what is missing is told", 30
+            lambda: self.has_received("STATUS=not ready; servers: "), "what is missing is told", 30
         )
-        await self.eventually(lambda: self.has_told("WATCHDOG=1"), "it gives a sign of life")
+        await self.eventually(lambda: self.has_received("WATCHDOG=1"), "it gives a sign of life")
         status, _ = await agent.get("/readyz")
         self.assertEqual(503, status)
-        self.assertFalse(self.has_told("READY=1"), self.told)
+        self.assertFalse(self.has_received("READY=1"), self.received)
         tunnel.server.start()
-        await self.eventually(lambda: self.has_told("READY=1\nSTATUS=ready"), "it is ready", 30)
-        self.assertEqual((200, False), ((await agent.get("/readyz"))[0], self.has_told("STOPPING")))
+        await self.eventually(lambda: self.has_received("READY=1\nSTATUS=ready"), "it is ready", 30)
+        self.assertEqual(
+            (200, False), ((await agent.get("/readyz"))[0], self.has_received("STOPPING"))
+        )
         agent.signal(signal.SIGTERM)
-        await self.eventually(lambda: self.has_told("STOPPING=1"), "it says that it stops")
+        await self.eventually(lambda: self.has_received("STOPPING=1"), "it says that it stops")
         self.assertEqual(-signal.SIGTERM, await agent.ended(10))
-        self.assertEqual(1, sum("READY=1" in each for each in self.told))
+        self.assertEqual(1, sum("READY=1" in each for each in self.received))
 
     async def test_server(self) -> None:
         """It is ready when it listens; a drain is in its status."""
         tunnel = self.make_tunnel()
         server = tunnel.another_server(state="S2", prefix=("env", f"NOTIFY_SOCKET={self.address}"))
         server.start()
-        await self.eventually(lambda: self.has_told("READY=1\nSTATUS=ready"), "it is ready", 30)
+        await self.eventually(lambda: self.has_received("READY=1\nSTATUS=ready"), "it is ready", 30)
         self.assertEqual(200, (await server.get("/readyz"))[0])
         await server.stop()
-        self.assertTrue(self.has_told("STOPPING=1"))
+        self.assertTrue(self.has_received("STOPPING=1"))
 
     async def test_hub(self) -> None:
         """It is started when it responds, even without a certificate; its status says so."""
@@ -75,7 +77,9 @@ class NotifyTests(EndToEndTestCase):
         self.addCleanup(lambda: Deferred.fromCoroutine(hub.stop()))
         hub.start()
         await self.eventually(
-            lambda: self.has_told("READY=1\nSTATUS=not ready; certificate: "), "it is started", 30
+            lambda: self.has_received("READY=1\nSTATUS=not ready; certificate: "),
+            "it is started",
+            30,
         )
         self.assertEqual(503, (await hub.get("/v1/readyz"))[0])
-        self.assertEqual(1, sum("READY=1" in each for each in self.told))
+        self.assertEqual(1, sum("READY=1" in each for each in self.received))

@@ -94,7 +94,7 @@ class Dials:
 class ReplacedAgentTests(EndToEndTestCase):
     """SIGTERM to an agent, and a new process before or after its end."""
 
-    async def held(self, drain: float) -> tuple[Tunnel, EchoClient, Dials]:
+    async def start_with_stream(self, drain: float) -> tuple[Tunnel, EchoClient, Dials]:
         """Start a tunnel, an endless stream, and dials."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel(drain=drain)
@@ -118,7 +118,7 @@ class ReplacedAgentTests(EndToEndTestCase):
     async def test_an_agent_that_drains_serves_until_its_successor_is_there(self) -> None:
         """No dial fails; the successor gets all dials when it has connected, and the stream
         continues."""
-        tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
+        tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         tunnel.agent.signal(signal.SIGTERM)
         await dials.more()
         # As impatient people and supervisors do; its log must have no error of it.
@@ -137,7 +137,7 @@ class ReplacedAgentTests(EndToEndTestCase):
 
     async def test_a_successor_that_ends_first(self) -> None:
         """The draining agent gets all dials again; none fails."""
-        tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
+        tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         tunnel.agent.signal(signal.SIGTERM)
         await dials.more()
         successor = await self.successor(tunnel)
@@ -152,7 +152,7 @@ class ReplacedAgentTests(EndToEndTestCase):
 
     async def test_a_successor_that_is_killed(self) -> None:
         """The draining agent gets all dials after a moment; none fails."""
-        tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
+        tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         await dials.end()
         tunnel.agent.signal(signal.SIGTERM)
         successor = await self.successor(tunnel)
@@ -168,7 +168,7 @@ class ReplacedAgentTests(EndToEndTestCase):
 
     async def test_killed_while_it_drains_before_its_successor_comes(self) -> None:
         """The streams end after the grace period for a return."""
-        tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
+        tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         await dials.end()
         tunnel.agent.signal(signal.SIGTERM)
         await self.pause(1)
@@ -179,7 +179,7 @@ class ReplacedAgentTests(EndToEndTestCase):
 
     async def test_killed_while_it_drains_beside_its_successor(self) -> None:
         """They end after the same time."""
-        tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
+        tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         await dials.end()
         tunnel.agent.signal(signal.SIGTERM)
         await self.successor(tunnel)
@@ -195,7 +195,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         a start is tested by `alone.test_start`.
         """
         drain = 3.0
-        tunnel, stream, dials = await self.held(drain)
+        tunnel, stream, dials = await self.start_with_stream(drain)
         began, watch = reactor.seconds(), Stopwatch(reactor)
         tunnel.agent.signal(signal.SIGTERM)
         self.assertIn(await tunnel.agent.ended(drain + 10), (0, -signal.SIGTERM))
@@ -206,16 +206,16 @@ class ReplacedAgentTests(EndToEndTestCase):
         await self.within(1, stream.when_ended(), "the stream ends")
         successor = await self.successor(tunnel)
         back = await dials.soon(after=ended)
-        away, busy = back.at - last.at, back.waited - last.waited
+        unreachable, busy = back.at - last.at, back.waited - last.waited
         answers = [last.at, *(dial.at for dial in dials.failed if dial.at > last.at), back.at]
-        silent = max(after - before for before, after in pairwise(answers))
-        told = (
-            f"unreachable for {away:.2f} s, {ended - last.at:.2f} s of them before the end of the"
-            f" old one, in which programs waited {busy:.2f} s for a processor, and no dial was"
-            f" answered for {silent:.2f} s"
+        longest_pause = max(after - before for before, after in pairwise(answers))
+        result = (
+            f"unreachable for {unreachable:.2f} s, {ended - last.at:.2f} s of them before the end"
+            f" of the old one, in which programs waited {busy:.2f} s for a processor, and no dial"
+            f" was answered for {longest_pause:.2f} s"
         )
-        print(f"\n{told}")
-        self.assertLess(away - busy, UNREACHABLE, told)
+        print(f"\n{result}")
+        self.assertLess(unreachable - busy, UNREACHABLE, result)
         await dials.more()
         await dials.end()
         await self.within(UNREACHABLE, successor.stop(), "an agent without streams ends")
@@ -225,7 +225,7 @@ class ReplacedAgentTests(EndToEndTestCase):
 
         Only streams that are open at that moment end.
         """
-        tunnel, stream, dials = await self.held(drain=4 * BUSY_SECONDS)
+        tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         # Two that run have a directory each: it is in use until its agent drains.
         copy_state(tunnel.agent.state, os.path.join(os.path.dirname(tunnel.agent.state), "B"))
         await self.successor(tunnel, state="B")

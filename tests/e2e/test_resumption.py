@@ -108,9 +108,9 @@ class ResumptionTests(CutTunnelTestCase):
         resumptions = await tunnel.server.metric("yurttunnel_server_resumptions_total")
         self.assertEqual(resumptions, 5)
         echo_client.transport.loseConnection()
-        await self.nothing_kept(tunnel)
+        await self.assert_nothing_retained(tunnel)
 
-    async def nothing_kept(self, tunnel: Tunnel) -> None:
+    async def assert_nothing_retained(self, tunnel: Tunnel) -> None:
         """Require that buffers, streams and sessions are those of an idle tunnel."""
         for program, prefix in (
             (tunnel.server, "yurttunnel_server"),
@@ -119,8 +119,8 @@ class ResumptionTests(CutTunnelTestCase):
 
             async def empty(program=program, prefix=prefix) -> bool:
                 streams = await program.metric(f"{prefix}_open_streams")
-                kept = await program.metric(f"{prefix}_memory_budget_used_bytes")
-                return streams == 0 and kept == 0
+                used = await program.metric(f"{prefix}_memory_budget_used_bytes")
+                return streams == 0 and used == 0
 
             await self.eventually(empty, f"{prefix} keeps nothing of ended streams", 15)
 
@@ -318,8 +318,8 @@ class KilledProgramTests(LeakTestCase):
         """Clients see their connections end, and the server counts the reason of each."""
         await self.killed_for_good(("--return-grace", "0.8s"), 0.8, 1.0)
 
-    async def killed_for_good(self, options: tuple[str, ...], waits: float, most: float) -> None:
-        """Kill an agent; its streams end after ``waits`` seconds, and before ``most``."""
+    async def killed_for_good(self, options: tuple[str, ...], waits: float, limit: float) -> None:
+        """Kill an agent; its streams end after ``waits`` seconds, and before ``limit``."""
         echo = self.listen(Echo)
         source = self.listen(lambda: Source(None, hashed=False))
         tunnel = await self.start_tunnel(forwards=(echo.port,), server_extra=options)
@@ -332,20 +332,20 @@ class KilledProgramTests(LeakTestCase):
         tunnel.agent.kill()
         watch = Stopwatch(reactor)
         lost.addCallback(lambda _: watch.seconds())
-        told: list[dict] = []
+        reported: list[dict] = []
 
         async def is_missed() -> bool:
-            nonlocal told
-            told = await tunnel.server.agents()
-            return not any(each["connected"] for each in told)
+            nonlocal reported
+            reported = await tunnel.server.agents()
+            return not any(each["connected"] for each in reported)
 
         await self.eventually(is_missed, "the server misses the agent")
-        left = told[0]["waits_for_seconds"] if told else 0.0
+        left = reported[0]["waits_for_seconds"] if reported else 0.0
         # A short grace is longer by some round trips.
-        self.assertLess(left, most)
+        self.assertLess(left, limit)
         # It cannot have been missed before it was killed.
         self.assertGreater(reactor.seconds() + left, killed + waits - 0.1)
-        self.assertLess(await self.within(most + 5, lost, "all three streams end"), most)
+        self.assertLess(await self.within(limit + 5, lost, "all three streams end"), limit)
         self.assertGreater(reactor.seconds() - killed, waits - 0.1)
         ends = await tunnel.server.metric(
             "yurttunnel_server_stream_ends_total", reason="session_lost"

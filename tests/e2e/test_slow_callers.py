@@ -126,7 +126,7 @@ class StoppingTests(EndToEndTestCase):
         """Let the stream end while the server buffers data, stop the server, and read."""
         await self.eventually(lambda: target.peers, "the target is reached")
         (source,) = target.peers
-        while await self.is_taken_by_the_kernel(tunnel, source, download):
+        while await self.is_in_the_kernel(tunnel, source, download):
             source.step()
         source.transport.loseConnection()
         await self.eventually(tunnel.has_no_stream, "the stream has ended")
@@ -139,7 +139,7 @@ class StoppingTests(EndToEndTestCase):
         self.assertEqual((download.received, download.digest), (source.sent, source.digest))
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
 
-    async def is_taken_by_the_kernel(
+    async def is_in_the_kernel(
         self, tunnel: Tunnel, source: Stepwise, download: PausedDownload
     ) -> bool:
         """Whether all sent data is in the kernel, outside the server.

@@ -193,14 +193,14 @@ class TwoCommandsTests(EndToEndTestCase):
         tunnel.server.start()
         await tunnel.server.ready()
         forward = tunnel.forward_ports[0]
-        taken = [
+        occupied = [
             ("--tunnel-agent-connect-port", str(tunnel.server.agent_port)),
             ("--meta-port", str(tunnel.server.meta_port)),
             ("--forward", f"127.0.0.1:{forward}=edge-1/127.0.0.1:1"),
             ("--connect-endpoint", f"unix:{tunnel.socket_path}"),
             ("--connect-endpoint", f"tcp:{forward}:interface=127.0.0.1"),
         ]
-        for number, (flag, value) in enumerate(taken):
+        for number, (flag, value) in enumerate(occupied):
             second = tunnel.another_server(state=f"S{number}", extra=(flag, value))
             second.start()
             status = await second.ended(15)
@@ -273,8 +273,8 @@ class DrainTests(EndToEndTestCase):
         """While a stopping server finishes its stream, its successor gets all new ones."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel(forwards=(echo.port,), drain=UNLIMITED_DRAIN)
-        held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
-        await held.round_trip()
+        echo_client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        await echo_client.round_trip()
         tunnel.server.signal(signal.SIGTERM)
         await self.eventually(
             lambda: is_free(tunnel.server.agent_port), "the old server has closed its ports"
@@ -284,13 +284,13 @@ class DrainTests(EndToEndTestCase):
         await successor.ready()
         await self.eventually(successor.agents, "the agent has joined the new server")
         for _ in range(5):
-            await held.round_trip()
+            await echo_client.round_trip()
             client = await self.connected(tunnel, echo, EchoClient(reactor))
             await client.round_trip()
         status, body = await tunnel.server.get("/readyz")
         self.assertEqual(status, 503, body)
         self.assertIn("draining", body)
-        held.transport.loseConnection()
+        echo_client.transport.loseConnection()
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
         await client.round_trip()
         client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
@@ -301,8 +301,8 @@ class DrainTests(EndToEndTestCase):
         enrolled."""
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel(forwards=(echo.port,), drain=UNLIMITED_DRAIN)
-        held = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
-        await held.round_trip()
+        echo_client = await self.dial(tunnel.forward_ports[0], EchoClient(reactor))
+        await echo_client.round_trip()
         connection = await deferToThread(enrolment_connection, tunnel.server)
         tunnel.server.signal(signal.SIGTERM)
         await self.eventually(
@@ -310,7 +310,7 @@ class DrainTests(EndToEndTestCase):
         )
         refused = await deferToThread(enroll, connection, tunnel.server, "edge-2")
         self.assertIn("this server is stopping: try again", refused)
-        held.transport.loseConnection()
+        echo_client.transport.loseConnection()
         self.assertIn(await tunnel.server.ended(10), (0, -signal.SIGTERM))
 
     async def drained(self, which: str) -> None:

@@ -73,7 +73,7 @@ class BrowserTestCase(InterceptionTestCase):
         await page.visit(f"http://127.0.0.1:{program.meta_port}/{query}")
         return page
 
-    async def assert_tells(self, page: Page, selector: str, *texts: str) -> None:
+    async def assert_shows(self, page: Page, selector: str, *texts: str) -> None:
         """Require that the element with the selector shows each of the texts."""
         shown = await page.text(selector)
         for text in texts:
@@ -99,32 +99,32 @@ class StatusPageTests(BrowserTestCase):
     async def test_the_server_tells_of_its_node_and_stream(self) -> None:
         """Node, stream, readiness and certificates are shown, without errors in the console."""
         page = await self.visit(self.tunnel.server)
-        await self.assert_tells(page, "h1", "yurttunnel-server")
-        await self.assert_tells(page, "#readiness h2", "Ready")
-        await self.assert_tells(page, "#sessions", "edge-1", "connected", __version__, "days left")
-        await self.assert_tells(page, "#streams", "edge-1", f"127.0.0.1:{self.echo.port}", "open")
-        await self.assert_tells(page, "#certificates", "server", "ca", "days left")
-        await self.assert_tells(page, "#lost", "No node is lost.")
-        await self.assert_tells(page, "#failures", "None: every request has been answered")
-        await self.assert_tells(page, "#streams", "127.0.0.1:", "forward")
-        await self.assert_tells(page, "#entries", "--forward", "--secure-port", "edge-1/127.0.0.1")
-        await self.assert_tells(page, "#add", "join-token", "yurttunnel agent")
+        await self.assert_shows(page, "h1", "yurttunnel-server")
+        await self.assert_shows(page, "#readiness h2", "Ready")
+        await self.assert_shows(page, "#sessions", "edge-1", "connected", __version__, "days left")
+        await self.assert_shows(page, "#streams", "edge-1", f"127.0.0.1:{self.echo.port}", "open")
+        await self.assert_shows(page, "#certificates", "server", "ca", "days left")
+        await self.assert_shows(page, "#lost", "No node is lost.")
+        await self.assert_shows(page, "#failures", "None: every request has been answered")
+        await self.assert_shows(page, "#streams", "127.0.0.1:", "forward")
+        await self.assert_shows(page, "#entries", "--forward", "--secure-port", "edge-1/127.0.0.1")
+        await self.assert_shows(page, "#add", "join-token", "yurttunnel agent")
         self.assertEqual(page.console_errors, [])
 
     async def test_the_agent_tells_of_its_server_and_destinations(self) -> None:
         """Its server, the stream, and the allowed destinations are shown."""
         page = await self.visit(self.tunnel.agent)
-        await self.assert_tells(page, "h1", "yurttunnel-agent")
-        await self.assert_tells(page, "#sessions", f"127.0.0.1:{self.tunnel.server.agent_port}")
-        await self.assert_tells(page, "#streams", f"127.0.0.1:{self.echo.port}")
-        await self.assert_tells(page, "#destinations", "127.0.0.1, every port: the node's own")
+        await self.assert_shows(page, "h1", "yurttunnel-agent")
+        await self.assert_shows(page, "#sessions", f"127.0.0.1:{self.tunnel.server.agent_port}")
+        await self.assert_shows(page, "#streams", f"127.0.0.1:{self.echo.port}")
+        await self.assert_shows(page, "#destinations", "127.0.0.1, every port: the node's own")
         self.assertEqual(page.console_errors, [])
 
     async def test_it_is_live(self) -> None:
         """A new stream, and the loss of the node, appear without a reload."""
         page = await self.visit(self.tunnel.server)
         await page.evaluate("window.sameDocument = true")
-        await self.assert_tells(page, "#streams h2", "1")
+        await self.assert_shows(page, "#streams h2", "1")
         await self.open_stream()
 
         async def two() -> bool:
@@ -137,7 +137,7 @@ class StatusPageTests(BrowserTestCase):
             return "edge-1" in await page.text("#lost")
 
         await self.eventually(lost, "the page shows that the node is lost", SEEN)
-        await self.assert_tells(page, "#sessions", "No node is connected.")
+        await self.assert_shows(page, "#sessions", "No node is connected.")
         self.assertTrue(await page.evaluate("window.sameDocument"))
         self.assertEqual(page.console_errors, [])
 
@@ -157,7 +157,7 @@ class StatusPageTests(BrowserTestCase):
     async def test_what_a_bar_is_told_as(self) -> None:
         """Figures are rounded to a few digits, and have no exponent."""
         page = await self.visit(self.tunnel.server)
-        for most, unit, written in (
+        for limit, unit, written in (
             ("0.15", "s", "150 ms"),
             ("0.0997", "s", "100 ms"),
             ("0.9999", "s", "1000 ms"),
@@ -171,7 +171,7 @@ class StatusPageTests(BrowserTestCase):
                 f"""(function () {{
                     var chart = document.querySelector("#sessions .spark");
                     chart.innerHTML = '<path d="m59.5 24v-24"/>';
-                    chart.setAttribute("data-most", "{most}");
+                    chart.setAttribute("data-most", "{limit}");
                     chart.setAttribute("data-unit", "{unit}");
                     var right = chart.getBoundingClientRect().right - 1;
                     chart.dispatchEvent(
@@ -275,28 +275,28 @@ class StatusPageTests(BrowserTestCase):
     async def test_it_says_when_nothing_answers(self) -> None:
         """When the process is gone, the page says how old its content is."""
         page = await self.visit(self.tunnel.agent)
-        await self.assert_tells(page, "#live", "Live")
+        await self.assert_shows(page, "#live", "Live")
         await self.tunnel.agent.stop()
 
-        async def silent() -> bool:
+        async def is_unreachable_shown() -> bool:
             return "No answer since" in await page.text("#live")
 
-        await self.eventually(silent, "the page says that nobody answers", SEEN)
-        await self.assert_tells(page, "h1", "yurttunnel-agent")
+        await self.eventually(is_unreachable_shown, "the page says that nobody answers", SEEN)
+        await self.assert_shows(page, "h1", "yurttunnel-agent")
 
     async def test_pause(self) -> None:
         """Refreshing can be paused and resumed."""
         page = await self.visit(self.tunnel.server)
         await page.evaluate("document.getElementById('pause').click()")
-        await self.assert_tells(page, "#live", "Paused")
+        await self.assert_shows(page, "#live", "Paused")
         await page.evaluate("document.getElementById('pause').click()")
-        await self.assert_tells(page, "#live", "Live")
+        await self.assert_shows(page, "#live", "Live")
 
     async def test_without_scripts(self) -> None:
         """Without JavaScript everything is shown, and refreshed by itself or by a link."""
         page = await self.visit(self.tunnel.server, scripts=False)
-        await self.assert_tells(page, "#sessions", "edge-1", "connected")
-        await self.assert_tells(page, ".live", "Refresh")
+        await self.assert_shows(page, "#sessions", "edge-1", "connected")
+        await self.assert_shows(page, ".live", "Refresh")
         self.assertEqual(
             "30", await page.evaluate("document.querySelector('meta[http-equiv=refresh]').content")
         )
@@ -305,10 +305,10 @@ class StatusPageTests(BrowserTestCase):
     async def test_the_filter(self) -> None:
         """Rows that do not match are hidden; the live page keeps the filter."""
         page = await self.visit(self.tunnel.server, "?q=edge-2")
-        await self.assert_tells(page, "#sessions", "Nothing matches the filter.")
+        await self.assert_shows(page, "#sessions", "Nothing matches the filter.")
         self.assertEqual("edge-2", await page.evaluate("document.getElementById('q').value"))
         await page.visit(f"http://127.0.0.1:{self.tunnel.server.meta_port}/?q=EDGE-1")
-        await self.assert_tells(page, "#sessions", "edge-1")
+        await self.assert_shows(page, "#sessions", "edge-1")
 
     async def test_it_fits(self) -> None:
         """On no screen size is anything wider than the screen, also with wide letters."""
@@ -377,12 +377,12 @@ class FailedRequestTests(BrowserTestCase):
             return "refused" in await page.text("#failures")
 
         await self.eventually(told, "the page shows the request that failed", SEEN)
-        await self.assert_tells(page, "#failures", "edge-1", "forward", "127.0.0.1", "reset")
+        await self.assert_shows(page, "#failures", "edge-1", "forward", "127.0.0.1", "reset")
         await page.visit(await page.evaluate("document.querySelector('#sessions a').href"))
-        await self.assert_tells(page, "main", "Identifiers")
-        await self.assert_tells(page, "#node", "connected", "host=edge-1", __version__)
-        await self.assert_tells(page, "#failures", "refused", "forward")
-        await self.assert_tells(page, "#disconnections", "None is remembered.")
+        await self.assert_shows(page, "main", "Identifiers")
+        await self.assert_shows(page, "#node", "connected", "host=edge-1", __version__)
+        await self.assert_shows(page, "#failures", "refused", "forward")
+        await self.assert_shows(page, "#disconnections", "None is remembered.")
         self.assertEqual(page.console_errors, [])
 
 
@@ -465,7 +465,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
             return bool(await page.evaluate(f"{bars} && /v-/.test({bars}.getAttribute('d'))"))
 
         await self.eventually(charted, "the round trip has a chart", SEEN)
-        await self.assert_tells(page, "#round-trip", "Round trip", "ms", "last 5 minutes")
+        await self.assert_shows(page, "#round-trip", "Round trip", "ms", "last 5 minutes")
         label = "document.querySelector('#round-trip .spark').getAttribute('aria-label')"
         self.assertRegex(await page.evaluate(label), r"^round trip, now [\d.]+ ms, at most ")
 
@@ -491,16 +491,16 @@ class HistoryTests(CommandCase, BrowserTestCase):
         await self.eventually(enrolled, "edge-2 has enrolled", SEEN, 0.2)
         await absent.stop()
 
-        before = await self.told_of_nodes(server)
+        before = await self.assert_nodes_shown(server)
         await server.stop()
         server.start()
         await server.ready()
-        self.assertEqual(before, await self.told_of_nodes(server))
+        self.assertEqual(before, await self.assert_nodes_shown(server))
 
-    async def told_of_nodes(self, server: Program) -> list[str]:
+    async def assert_nodes_shown(self, server: Program) -> list[str]:
         """Check both nodes on the page and in the command: disconnections, and states."""
         page = await self.visit(server)
-        await self.assert_tells(page, "#lost h2", "Lost nodes 2")
+        await self.assert_shows(page, "#lost h2", "Lost nodes 2")
         rows = "Array.from(document.querySelectorAll('#{} tbody tr'), row => row.innerText)"
         lost, absent = await page.evaluate(rows.format("lost"))
         self.assertRegex(lost, r"^edge-1\t.+ ago\t\S+")
@@ -512,9 +512,9 @@ class HistoryTests(CommandCase, BrowserTestCase):
         self.assertRegex(table, r"(?m)^edge-2 +absent +- .*enrolled on .+, but its agent has not")
 
         await page.visit(f"http://127.0.0.1:{server.meta_port}/?node=edge-2")
-        await self.assert_tells(page, "#node", "absent", "enrolled on")
+        await self.assert_shows(page, "#node", "absent", "enrolled on")
         await page.visit(f"http://127.0.0.1:{server.meta_port}/?node=edge-1")
-        await self.assert_tells(page, "#node", "lost", "127.0.0.1", __version__)
+        await self.assert_shows(page, "#node", "lost", "127.0.0.1", __version__)
         told = await page.evaluate(rows.format("disconnections"))
         reasons = [row.split("\t")[0] for row in told]
         self.assertEqual(2, len(reasons))
@@ -529,11 +529,11 @@ class KubeletRequestTests(BrowserTestCase):
     async def test_requests_to_kubelets(self) -> None:
         """The caller of a connection is shown while it uses it; then it is shown as idle,
         separately."""
-        held: list[Deferred[None]] = []
+        waiting: list[Deferred[None]] = []
 
         async def answer_later(request: Request) -> None:
-            held.append(Deferred())
-            await held[-1]
+            waiting.append(Deferred())
+            await waiting[-1]
             request.answer()
 
         tunnel, frontends = await self.start_with_frontends(answer_later)
@@ -549,11 +549,11 @@ class KubeletRequestTests(BrowserTestCase):
 
         clients = [await door.client() for door in frontends]
         answers = [client.ask("/logs") for client in clients]
-        await self.eventually(lambda: len(held) == 2, "both requests have arrived", SEEN)
+        await self.eventually(lambda: len(waiting) == 2, "both requests have arrived", SEEN)
         await self.eventually(
             lambda: told("streams", "127.0.0.1\nkubelets"), "who asks is shown", SEEN
         )
-        for each in held:
+        for each in waiting:
             each.callback(None)
         for answer in answers:
             await answer.whole()

@@ -28,7 +28,7 @@ from yurttunnel.ops.shutdown import STATUS as FATAL
 class CertificateTests(EndToEndTestCase):
     """The agents' port accepts valid certificates of the authority only."""
 
-    async def turned_away(self, tunnel: Tunnel, identity: Identity | None) -> None:
+    async def assert_rejected(self, tunnel: Tunnel, identity: Identity | None) -> None:
         """Require that a connection as ``identity`` ends soon and makes no session."""
         sessions = await tunnel.server.metric("yurttunnel_server_sessions_started_total")
         trusted = authority_of(tunnel.server.state).certificate
@@ -58,7 +58,7 @@ class CertificateTests(EndToEndTestCase):
             ),
             (None, "it presented no certificate"),
         ):
-            await self.turned_away(tunnel, identity)
+            await self.assert_rejected(tunnel, identity)
             line = f"has not become a session: {why}"
             await self.eventually(lambda x=line: x in tunnel.server.log, "the server says why", 5)
         self.assertNotIn("SSL routines", tunnel.server.log)
@@ -243,10 +243,10 @@ class RevocationTests(EndToEndTestCase):
         await client.round_trip()
         await self.revoke(tunnel.server, "edge-1")
 
-        async def gone() -> bool:
+        async def is_ended() -> bool:
             return not any(entry["connected"] for entry in await tunnel.server.agents())
 
-        await self.eventually(gone, "the session is ended", 1)
+        await self.eventually(is_ended, "the session is ended", 1)
         await self.within(1, client.when_ended(), "the stream ends")
         ends = await tunnel.server.metric("yurttunnel_server_session_ends_total", reason="revoked")
         self.assertEqual(ends, 1)
@@ -310,10 +310,10 @@ class RevocationTests(EndToEndTestCase):
         command = await self.revoke(second, "edge-1")
         self.assertIn("node edge-1 was not enrolled at this server, but", command.log)
 
-        async def gone() -> bool:
+        async def is_ended() -> bool:
             return not await connected(second)
 
-        await self.eventually(gone, "the session is ended", 1)
+        await self.eventually(is_ended, "the session is ended", 1)
         await self.eventually(lambda: "revoked" in tunnel.agent.log, "the agent knows why", 5)
         self.assertTrue(await connected(tunnel.server))
         # It does not come back, and the other server goes on.

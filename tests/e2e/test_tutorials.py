@@ -80,8 +80,8 @@ class TutorialsTests(EndToEndTestCase):
             interface = "site" if machine.startswith("edge") else "lo"
             self.network.run(machine, "ip", "address", "add", address, "dev", interface)
         server, _ = MACHINES["server"]
-        way = self.network.addresses[server][0]
-        self.network.run("nat", "ip", "route", "add", "203.0.113.10/32", "via", way)
+        gateway = self.network.addresses[server][0]
+        self.network.run("nat", "ip", "route", "add", "203.0.113.10/32", "via", gateway)
         self.strict = {"CURL_HOME": self.directory}
         Path(self.directory, ".curlrc").write_text("fail-with-body\n")
         for name in MACHINES:
@@ -94,10 +94,10 @@ class TutorialsTests(EndToEndTestCase):
             )
             command.chmod(0o755)
 
-    async def follow(self, name: str, most: int | None = None) -> None:
-        """Run the commands of a page, all blocks or the first ``most``."""
+    async def follow(self, name: str, count: int | None = None) -> None:
+        """Run the commands of a page, all blocks or the first ``count``."""
         token = Path("S", "join-token")
-        for number, block in enumerate(blocks(GUIDES[name])[:most]):
+        for number, block in enumerate(blocks(GUIDES[name])[:count]):
             where = block.marks[0]
             if str(token) in block.text:
                 # The page asks to use it, so a reader sees that it exists.

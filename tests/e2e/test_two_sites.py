@@ -12,7 +12,9 @@ from tests.e2e.support import EndToEndTestCase
 ADDRESS = "192.168.1.20"
 """Of the node on either site."""
 
-TOLD = f"{ADDRESS} is the address of several nodes: edge-1, edge-2; ask for one of them by its name"
+AMBIGUOUS = (
+    f"{ADDRESS} is the address of several nodes: edge-1, edge-2; ask for one of them by its name"
+)
 
 
 class TwoSitesTests(EndToEndTestCase):
@@ -52,4 +54,4 @@ class TwoSitesTests(EndToEndTestCase):
     async def refused(self, tunnel) -> None:
         """Require that a call by address is refused, with the names of both nodes."""
         answer = await self.connect(tunnel, f"{ADDRESS}:22", EchoClient(reactor))
-        self.assertEqual((400, TOLD), (answer.status, answer.body.strip()))
+        self.assertEqual((400, AMBIGUOUS), (answer.status, answer.body.strip()))

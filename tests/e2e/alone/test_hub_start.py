@@ -41,7 +41,7 @@ class FirstAnswerTests(HubTestCase):
         await self.eventually(answered, "the hub answers", interval=0.005)
         return reactor.seconds() - began - hub.waited()
 
-    async def soon(self, hub: Hub) -> None:
+    async def assert_quick(self, hub: Hub) -> None:
         """Require a first response in time for the best of several starts, with as few as
         possible.
         """
@@ -66,7 +66,7 @@ class FirstAnswerTests(HubTestCase):
     async def test_online(self) -> None:
         """With the API online."""
         _, hub = await self.prepared()
-        await self.soon(hub)
+        await self.assert_quick(hub)
 
     async def test_offline(self) -> None:
         """With an API that drops all packets, the node object is read from the cache."""
@@ -74,4 +74,4 @@ class FirstAnswerTests(HubTestCase):
         cloud.drop_packets()
         hub.signal(signal.SIGKILL)
         await hub.ended(10)
-        await self.soon(hub)
+        await self.assert_quick(hub)

@@ -45,7 +45,7 @@ seconds beside two busy loops, the two slowest decide."""
 EVEN = 0.7
 """The slowest of equal bulk streams moves at least this share of what the fastest moves."""
 
-CROWD = 200
+STALLED_READERS = 200
 """Stalled streams of the test that has many."""
 
 READ_LIMIT = 2 * MEBIBYTE
@@ -68,15 +68,15 @@ class IsolationTests(LeakTestCase):
         """
         samples: dict[str, list[float]] = {"tunnel": [], "direct": []}
         for _ in range(TRIES):
-            for way, measured in (await self.echoes(tunnel, seconds)).items():
-                samples[way] += measured
+            for path, measured in (await self.echoes(tunnel, seconds)).items():
+                samples[path] += measured
             through, direct = Latencies(samples["tunnel"]), Latencies(samples["direct"])
-            told = f"echo beside {what}: {through}, directly {direct}"
-            print(f"\n{told}")
+            result = f"echo beside {what}: {through}, directly {direct}"
+            print(f"\n{result}")
             allowed = ECHO_P99 * slowness() + CONCURRENCY * direct.percentile(99)
             if through.percentile(99) < allowed:
                 return
-        self.fail(f"the p99 is not less than {allowed * 1000:.1f} ms: {told}")
+        self.fail(f"the p99 is not less than {allowed * 1000:.1f} ms: {result}")
 
     async def echoes(self, tunnel: Tunnel, seconds: float) -> dict[str, list[float]]:
         """Return the latencies of echoes for some seconds, through the tunnel and directly."""
@@ -132,28 +132,28 @@ class IsolationTests(LeakTestCase):
         for _ in range(4):
             await self.connected(tunnel, endless, Stalled())
         await self.undisturbed(tunnel, "four stalled readers", before)
-        taken = [source.payload.taken for source in endless.peers]
+        sent = [source.payload.sent for source in endless.peers]
         await self.pause(1)
-        self.assertEqual([source.payload.taken for source in endless.peers], taken)
+        self.assertEqual([source.payload.sent for source in endless.peers], sent)
 
     async def test_a_crowd_of_stalled_readers_stays_inside_the_memory_of_one_session(self) -> None:
         """However many streams read a part and then stall, they share one budget."""
         endless = self.listen(lambda: Source(None, hashed=False))
         tunnel = await self.start_tunnel()
         before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
-        await self.watch(tunnel.server, tunnel.agent, streams=CROWD)
-        for _ in range(CROWD):
+        await self.watch(tunnel.server, tunnel.agent, streams=STALLED_READERS)
+        for _ in range(STALLED_READERS):
             client = await self.connected(tunnel, endless, Stalled(READ_LIMIT))
             await self.eventually(lambda client=client: client.full, "it has had enough")
         await self.at_rest(endless)
         for program, prefix in self.programs(tunnel):
-            self.assertEqual(await program.metric(f"{prefix}_open_streams"), CROWD)
-            await self.inside_bounds(program, prefix, before[prefix], CROWD)
+            self.assertEqual(await program.metric(f"{prefix}_open_streams"), STALLED_READERS)
+            await self.inside_bounds(program, prefix, before[prefix], STALLED_READERS)
 
     async def at_rest(self, target: Target) -> None:
         """Wait until no source of the target has sent anything for half a second."""
-        taken = None
-        while taken != (taken := [source.payload.taken for source in target.peers]):
+        sent = None
+        while sent != (sent := [source.payload.sent for source in target.peers]):
             await self.pause(0.5)
 
     async def test_four_stalled_targets_disturb_nobody(self) -> None:
@@ -167,9 +167,9 @@ class IsolationTests(LeakTestCase):
             upload = Source(None, hashed=False)
             uploads.append(await self.connected(tunnel, stalled, upload))
         await self.undisturbed(tunnel, "four stalled targets", before)
-        taken = [upload.payload.taken for upload in uploads]
+        sent = [upload.payload.sent for upload in uploads]
         await self.pause(1)
-        self.assertEqual([upload.payload.taken for upload in uploads], taken)
+        self.assertEqual([upload.payload.sent for upload in uploads], sent)
 
     async def test_a_stalled_reader_that_wakes_up_gets_everything(self) -> None:
         """A stalled stream loses no byte."""
@@ -179,7 +179,7 @@ class IsolationTests(LeakTestCase):
         download = await self.connected(tunnel, source, Download())
         download.transport.pauseProducing()
         await self.pause(1)
-        self.assertLess(source.peers[0].payload.taken, size)
+        self.assertLess(source.peers[0].payload.sent, size)
         download.transport.resumeProducing()
         await self.within(20, download.when_lost(), "the rest arrives")
         self.assertEqual(download.received, size)
@@ -200,7 +200,7 @@ class IsolationTests(LeakTestCase):
         await self.even_and_quick(
             "uploads",
             lambda tunnel: self.connected(tunnel, sink, Source(None, hashed=False)),
-            lambda client: client.payload.taken,
+            lambda client: client.payload.sent,
         )
 
     async def even_and_quick(self, what: str, start, moved) -> None:

@@ -80,7 +80,7 @@ class NewUserTests(InstallingTestCase):
         [install], [first], later = typed()
         self.network = Sites()
         self.addCleanup(self.network.close)
-        known_as = self.network.add_nat_machine(SERVER, ROUTER, AGENT_PORT)
+        server_address = self.network.add_nat_machine(SERVER, ROUTER, AGENT_PORT)
         with self.network.inside(NODE):
             self.listen(HttpTarget, 80, self.network.addresses[NODE][0])
         self.tools = self.build_tools()
@@ -97,13 +97,13 @@ class NewUserTests(InstallingTestCase):
         installed = reactor.seconds()
 
         # As the README says of a machine that nodes know by another address than its own.
-        cloud.type(f"{first} --cert-ips {known_as}")
+        cloud.type(f"{first} --cert-ips {server_address}")
         second = await self.eventually(
             lambda: cloud.find_line(r"YURTTUNNEL_JOIN_TOKEN=\S+ yurttunnel agent .*"),
             "the server tells what to run on the node",
             READY_SECONDS,
         )
-        self.assertIn(f"{known_as}:{AGENT_PORT}", second)
+        self.assertIn(f"{server_address}:{AGENT_PORT}", second)
         edge.type(second)
         third = await self.eventually(
             lambda: edge.find_line(r"yurttunnel forward add 9000=.*"),
@@ -122,9 +122,9 @@ class NewUserTests(InstallingTestCase):
         await self.eventually(
             lambda: other.find_line("hello.*"), "there is an answer", READY_SECONDS
         )
-        took = reactor.seconds() - began
-        print(f"\n{took:.1f} s, {installed - began:.1f} s of it for the installation")
-        self.assertLess(took, SECONDS)
+        elapsed = reactor.seconds() - began
+        print(f"\n{elapsed:.1f} s, {installed - began:.1f} s of it for the installation")
+        self.assertLess(elapsed, SECONDS)
 
         # What the server has told besides works with a node's name in the place of NODE.
         general = cloud.find_line(r"yurttunnel forward add 9000=NODE/NODE:80 .*")

@@ -25,7 +25,7 @@ MAX_RETURN = 60.0
 DIAL_SECONDS = 5.0
 """How long a dial may take while all the others come back, also on a busy machine."""
 
-AWAY_SECONDS = 4.0
+DOWN_SECONDS = 4.0
 """How long the server is away: as a machine is that starts anew, at the quickest."""
 
 BUSIEST_SHARE = 0.6
@@ -40,7 +40,7 @@ MAX_WARNINGS = 40
 """Warnings that a program may log in all: twenty of one kind a minute are shown."""
 
 
-class Crowd(Program):
+class ManyAgents(Program):
     """Many agents in one process, see :mod:`benchmarks.agents`; ready when all are connected."""
 
     def __init__(self, server: Server, directory: str) -> None:
@@ -100,16 +100,16 @@ class StormTests(LeakTestCase):
         echo = self.listen(Echo)
         tunnel = await self.start_tunnel()
         before = tunnel.server.descriptors()
-        crowd = Crowd(tunnel.server, self.directory)
-        tunnel.others.append(crowd)
-        crowd.start()
-        await crowd.ready(MAX_RETURN)
+        many_agents = ManyAgents(tunnel.server, self.directory)
+        tunnel.others.append(many_agents)
+        many_agents.start()
+        await many_agents.ready(MAX_RETURN)
         calm = tunnel.server.resident()
         logged = [len(each.log.splitlines()) for each in (tunnel.server, tunnel.agent)]
 
         killed = time.time()
         tunnel.server.kill()
-        await self.pause(AWAY_SECONDS)
+        await self.pause(DOWN_SECONDS)
         tunnel.server.start()
         await self.eventually(
             lambda: self.serves_edge_1(tunnel.server), "edge-1 is back", MAX_RETURN
@@ -117,8 +117,8 @@ class StormTests(LeakTestCase):
         dialing = self.connected(tunnel, echo, EchoClient(reactor))
         client = await self.within(DIAL_SECONDS, dialing, "a dial during the storm")
         await self.within(DIAL_SECONDS, client.round_trip(), "an echo during the storm")
-        await crowd.ready(MAX_RETURN)
-        returns = [since - killed for since in await crowd.connected_since()]
+        await many_agents.ready(MAX_RETURN)
+        returns = [since - killed for since in await many_agents.connected_since()]
         self.assert_spread(returns)
         await client.round_trip()
 
@@ -130,7 +130,7 @@ class StormTests(LeakTestCase):
             self.assertLess(len(lines), LINES_EACH * AGENTS)
             self.assertLess(len(warnings(lines)), MAX_WARNINGS)
 
-        self.assertEqual(await crowd.stop(), 0)
+        self.assertEqual(await many_agents.stop(), 0)
         client.drop()
         await client.when_lost()
         await self.descriptors_return(tunnel.server, before)

@@ -32,14 +32,14 @@ class UploadTests(InterceptionTestCase):
         programs = (tunnel.server, tunnel.agent)
         resident = [program.resident() for program in programs]
         client = await door.client()
-        most = list(resident)
+        peak = list(resident)
         began = reactor.seconds()
         client.send_head("/upload", "POST", CHUNKED)
         upload = ChunkedUpload(client.transport, GIGABYTE)
         answer = client.expect(b"POST")
         while not answer.complete and answer.error is None:
-            most = [max(m, p.resident()) for m, p in zip(most, programs, strict=True)]
-            self.assertLess(reactor.seconds() - began, 40, f"{upload.payload.taken} bytes so far")
+            peak = [max(m, p.resident()) for m, p in zip(peak, programs, strict=True)]
+            self.assertLess(reactor.seconds() - began, 40, f"{upload.payload.sent} bytes so far")
             await self.pause(0.1)
         got = await answer.whole()
         took = reactor.seconds() - began
@@ -47,7 +47,7 @@ class UploadTests(InterceptionTestCase):
         self.assertEqual(got.body.decode(), upload.payload.digest)
         rate = GIGABYTE / took / MEBIBYTE
         print(f"\na gigabyte in {took:.1f} s, {rate:.0f} MiB/s")
-        for program, first, last in zip(programs, resident, most, strict=True):
+        for program, first, last in zip(programs, resident, peak, strict=True):
             growth, bound = last - first, max_growth(1)
             name = program.arguments[0]
             print(f"{name}: grown by {growth / MEBIBYTE:.1f} MiB of {bound / MEBIBYTE:.1f}")

@@ -76,7 +76,9 @@ class EmbeddedAPI:
             reactor,
             self.store,
             self._nodes.connections,
-            on_request=lambda user, asked, allowed: self.requests.add((user.name, asked, allowed)),
+            on_request=lambda user, attributes, allowed: self.requests.add(
+                (user.name, attributes, allowed)
+            ),
             join=join,
         )
         self._factory = HTTPFactory(reactor, in_front(self.api), HTTP_SETTINGS)

@@ -34,5 +34,5 @@ class MachineProgram(Program):
         """Fetch a page of the meta server from there: status and body."""
         with self._place():
             # Up to its first wait, by which it has made its socket.
-            asked = Deferred.fromCoroutine(super().get(path))
-        return await asked
+            response = Deferred.fromCoroutine(super().get(path))
+        return await response

@@ -26,7 +26,7 @@ from yurttunnel.kube.work_queue import WorkQueue
 EDGE_LABEL = "openyurt.io/is-edge-worker"
 
 
-def whole(body):
+def unchanged(body):
     """Keep an object as it is."""
     return body
 
@@ -63,9 +63,9 @@ class MirroredNode(Service):
         self.handler = self._node.handler
         self._informers = Informers(reactor, client)
         self._pods = self._informers.informer(
-            InformerSpec(PODS, whole, field_selector=f"spec.nodeName={name}")
+            InformerSpec(PODS, unchanged, field_selector=f"spec.nodeName={name}")
         )
-        self._queue = WorkQueue(reactor, self._tell)
+        self._queue = WorkQueue(reactor, self._schedule_sync)
         self._unfollow = []
 
     def startService(self):
@@ -75,8 +75,8 @@ class MirroredNode(Service):
         self._node.startService()
         self._unfollow = [
             self._store.watch(local.NODES, lambda change, body: self._queue.add("node")),
-            self._store.watch(local.PODS, self._pod_changed_here),
-            self._pods.add_handler(self._pod_changed_there),
+            self._store.watch(local.PODS, self._pod_changed_in_lab),
+            self._pods.add_handler(self._pod_changed_in_cluster),
         ]
         self._informers.startService()
 
@@ -89,11 +89,11 @@ class MirroredNode(Service):
 
     async def _stop(self):
         for part in (self._informers, self._queue, self._node):
-            await (part.stopService() or Deferred.fromCoroutine(_nothing()))
+            await (part.stopService() or Deferred.fromCoroutine(_ignore()))
 
     # What the API says
 
-    def _pod_changed_there(self, old, new):
+    def _pod_changed_in_cluster(self, old, new):
         if new is None:
             self._forget(old)
         elif old is None:
@@ -107,11 +107,11 @@ class MirroredNode(Service):
 
     # What the node says
 
-    def _pod_changed_here(self, change, body):
+    def _pod_changed_in_lab(self, change, body):
         if change != DELETED:
             self._queue.add(f"{body['metadata']['namespace']}/{body['metadata']['name']}")
 
-    async def _tell(self, key: str) -> None:
+    async def _schedule_sync(self, key: str) -> None:
         try:
             if key == "node":
                 await self._sync_node()
@@ -144,5 +144,5 @@ class MirroredNode(Service):
             await self._client.update(PODS, {**there, "status": here["status"]}, "status")
 
 
-async def _nothing() -> None:
+async def _ignore() -> None:
     """End at once."""

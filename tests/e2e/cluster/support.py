@@ -54,7 +54,7 @@ class ClusterTestCase(EndToEndTestCase):
 
         await self.eventually(complete, f"all servers have {sorted(desired)}", 40)
 
-    async def whole_cluster(self, *nodes: str, **options) -> World:
+    async def start_cluster(self, *nodes: str, **options) -> World:
         """Start everything."""
         world = await self.make_world(**options)
         names = nodes or tuple(NODES)

@@ -18,7 +18,7 @@ class ApiLossTests(ClusterTestCase):
 
     async def test_refused(self):
         """While the API refuses connections the tunnel works, also an agent that is restarted."""
-        world = await self.whole_cluster("edge-1")
+        world = await self.start_cluster("edge-1")
         world.network.remove(API)
         await self.pause(5)
         for server in self.servers:
@@ -31,7 +31,7 @@ class ApiLossTests(ClusterTestCase):
     async def test_silent(self):
         """While all packets to the API are dropped, nodes are reached and restarted programs
         reconnect; afterwards everything works as before."""
-        world = await self.whole_cluster("edge-1", "edge-2")
+        world = await self.start_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-1")
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
         before = {one: forbidden_log_lines(one) for one in (self.servers[1], self.agents["edge-2"])}

@@ -54,10 +54,10 @@ class ApprovalPolicyTests(ClusterTestCase):
         await self.approve(stolen, await self.request(stolen, own))
         await self.start_tunnel(world, "edge-1")
 
-    async def error_of(self, asked) -> str:
+    async def error_of(self, call) -> str:
         """Return the API's error."""
         try:
-            await asked
+            await call
         except ApiError as error:
             return str(error)
         return ""

@@ -48,12 +48,12 @@ class BehindHubTests(ClusterTestCase):
     async def sees(self, hub: Hub, online: bool) -> None:
         """Wait until the hub is online, or offline."""
 
-        async def known() -> bool:
+        async def is_noticed() -> bool:
             return await hub.online() is online
 
-        await self.eventually(known, f"the hub sees it: {online}", NOTICED_SECONDS)
+        await self.eventually(is_noticed, f"the hub sees it: {online}", NOTICED_SECONDS)
 
-    async def behind(self, world: World, hub: Hub) -> Program:
+    async def start_agent_behind(self, world: World, hub: Hub) -> Program:
         """Start the agent of the hub's node, with the hub as its only API server."""
         agent = await world.agent(hub.node)
         kubeconfig = Path(agent.arguments[agent.arguments.index("--kube-config") + 1])
@@ -65,7 +65,7 @@ class BehindHubTests(ClusterTestCase):
         await self.connected(self.servers, [hub.node])
         return agent
 
-    async def kept(self, hub: Hub) -> None:
+    async def until_cached(self, hub: Hub) -> None:
         """Wait until the objects that the agent follows are cached."""
 
         async def written() -> bool:
@@ -91,9 +91,9 @@ class BehindHubTests(ClusterTestCase):
         await world.add_nodes("edge-1")
         await self.start_tunnel(world)
         hub = await self.start_hub(world, "edge-1")
-        agent = await self.behind(world, hub)
+        agent = await self.start_agent_behind(world, hub)
         await self.reached()
-        await self.kept(hub)
+        await self.until_cached(hub)
 
         world.network.drop(API, world.api.port)
         for program in (hub, agent):

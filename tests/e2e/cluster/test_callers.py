@@ -44,7 +44,7 @@ class CallerTests(ClusterTestCase):
 
     async def test_tokens(self):
         """A token allows what the cluster allows its owner, and nothing else."""
-        world = await self.whole_cluster("edge-1")
+        world = await self.start_cluster("edge-1")
         await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(READER).encode())
         token = await world.token("reader")
 
@@ -96,16 +96,16 @@ class PluginTests(ClusterTestCase):
         kubeconfig = world.identities.client_kubeconfig("somebody", world.url, "somebody", None)
         world.kubectl.add_plugin(Path(self.directory, "bin"))
 
-        async def told() -> str:
+        async def printed() -> str:
             arguments = ("yurttunnel", "nodes", f"--kubeconfig={kubeconfig}")
             finished = await world.kubectl.run(*arguments)
             self.assertEqual((b"", 1), (finished.out, finished.status))
             return finished.error.decode()
 
         self.assertRegex(
-            await told(),
+            await printed(),
             r"\Akubectl yurttunnel nodes: kubectl: Error from server \(Forbidden\): "
             r'.*User "somebody" cannot list resource "pods".*\n\Z',
         )
         await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(LISTER).encode())
-        self.assertIn(f"no server runs in namespace {NAMESPACE}", await told())
+        self.assertIn(f"no server runs in namespace {NAMESPACE}", await printed())

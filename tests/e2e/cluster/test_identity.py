@@ -24,7 +24,7 @@ class IdentityTests(ClusterTestCase):
         """Its request is not approved, with an event, a log line and a count; no server accepts
         it.
         """
-        world = await self.whole_cluster("edge-1", "edge-2")
+        world = await self.start_cluster("edge-1", "edge-2")
         impostor = await world.agent("edge-2", pod_of="edge-1")
         impostor.start()
 
@@ -38,11 +38,11 @@ class IdentityTests(ClusterTestCase):
         self.assertEqual(len(waiting), 1)
         name = waiting[0]["metadata"]["name"]
 
-        async def told():
+        async def rejection():
             described = await world.kubectl.output("describe", "csr", name)
             return described if "NotApproved" in described else None
 
-        self.assertIn("edge-2", await self.eventually(told, "an event says why", 20, 0.5))
+        self.assertIn("edge-2", await self.eventually(rejection, "an event says why", 20, 0.5))
         # Whoever approves says it once, also where that becomes another one.
         lines = [
             [
@@ -57,7 +57,7 @@ class IdentityTests(ClusterTestCase):
 
     async def test_another_nodes_name(self):
         """A HELLO with the other's name is rejected, with a log line and a count."""
-        world = await self.whole_cluster("edge-1", "edge-2")
+        world = await self.start_cluster("edge-1", "edge-2")
         certificate = world.directory / "pki-edge-1" / "yurttunnel-agent-current.pem"
         answer = await deferToThread(
             claim, SERVERS[0], str(certificate), str(world.identities.ca_path), "host=edge-2"
@@ -72,7 +72,7 @@ class IdentityTests(ClusterTestCase):
 
     async def test_deleted_node(self):
         """A node that is deleted from the cluster loses its sessions, and is rejected."""
-        world = await self.whole_cluster("edge-1", "edge-2")
+        world = await self.start_cluster("edge-1", "edge-2")
         await world.client.delete(NODES, "edge-1")
 
         async def refused():
@@ -87,7 +87,7 @@ class IdentityTests(ClusterTestCase):
 
     async def test_without_a_certificate(self):
         """Without a certificate the handshake fails before HELLO."""
-        world = await self.whole_cluster("edge-1")
+        world = await self.start_cluster("edge-1")
         with self.assertRaises(ssl.SSLError):
             await deferToThread(
                 claim, SERVERS[0], None, str(world.identities.ca_path), "host=edge-1"

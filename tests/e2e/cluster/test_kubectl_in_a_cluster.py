@@ -23,7 +23,7 @@ class KubectlTests(ClusterTestCase):
     async def test_every_kubectl(self):
         """Logs, input and output, exit codes, terminals, attach, forwarded ports, copies and
         metrics work."""
-        world = await self.whole_cluster("edge-1", "edge-2")
+        world = await self.start_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-2", WEB)
         await self.run_pod(world, "echo", "edge-1", ECHO)
         for version, path in find_kubectls().items():
@@ -41,10 +41,12 @@ class KubectlTests(ClusterTestCase):
         follow.signal("INT")
         await follow.finished(5)
         self.assert_complete_log(bytes(follow.out))
-        given = random.randbytes(100_000).hex().encode()
+        stdin_text = random.randbytes(100_000).hex().encode()
         script = "cat; echo wrong >&2; exit 42"
-        finished = await kubectl.run("exec", "-i", "web", "--", "sh", "-c", script, stdin=given)
-        self.assertEqual((finished.out, finished.status), (given, 42))
+        finished = await kubectl.run(
+            "exec", "-i", "web", "--", "sh", "-c", script, stdin=stdin_text
+        )
+        self.assertEqual((finished.out, finished.status), (stdin_text, 42))
         self.assertIn(b"wrong\n", finished.error)
         await self.use_terminal(world)
         await self.attach(world)
@@ -77,8 +79,8 @@ class KubectlTests(ClusterTestCase):
         forward = self.start_kubectl(world, "port-forward", "web", f":{port}")
         local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
         questions = [random.randbytes(MEBIBYTE // 4).hex().encode() for _ in range(3)]
-        asked = [deferToThread(ask, local, question) for question in questions]
-        answers = await gatherResults(asked, consumeErrors=True)
+        requests = [deferToThread(ask, local, question) for question in questions]
+        answers = await gatherResults(requests, consumeErrors=True)
         for question, answer in zip(questions, answers, strict=True):
             self.assertEqual(sha256(answer), sha256(question.upper()))
         forward.signal("INT")
@@ -90,7 +92,7 @@ class KubectlTests(ClusterTestCase):
         sent, returned = world.directory / "sent", world.directory / "returned"
         sent.write_bytes(content)
         await world.kubectl.output("cp", str(sent), "web:big", seconds=90)
-        there = await world.kubectl.output("exec", "web", "--", "sha256sum", "big")
-        self.assertEqual(there.split()[0], sha256(content))
+        remote = await world.kubectl.output("exec", "web", "--", "sha256sum", "big")
+        self.assertEqual(remote.split()[0], sha256(content))
         await world.kubectl.output("cp", "web:big", str(returned), seconds=90)
         self.assertEqual(sha256(returned.read_bytes()), sha256(content))

@@ -53,8 +53,8 @@ class PermissionTests(ClusterTestCase):
         except self.failureException:
             self.fail(difference())
         refused = [
-            (user, str(asked))
-            for user, asked, allowed in world.api.requests
+            (user, str(attributes))
+            for user, attributes, allowed in world.api.requests
             if user in USERS and not allowed
         ]
         self.assertEqual(refused, [])
@@ -111,8 +111,8 @@ class PermissionTests(ClusterTestCase):
 
         def done():
             return any(
-                (who, asked.verb, asked.resource) == (user, verb, resource)
-                for who, asked, _ in world.api.requests
+                (who, attributes.verb, attributes.resource) == (user, verb, resource)
+                for who, attributes, _ in world.api.requests
             )
 
         await self.eventually(done, f"{user} does {verb} {resource}", 20)
@@ -123,13 +123,13 @@ def used(world: World) -> list[Request]:
     return [
         Request(
             user,
-            asked.verb,
-            asked.group,
-            asked.resource,
-            asked.subresource,
-            asked.namespace,
-            asked.name,
+            attributes.verb,
+            attributes.group,
+            attributes.resource,
+            attributes.subresource,
+            attributes.namespace,
+            attributes.name,
         )
-        for user, asked, _ in world.api.requests
-        if not asked.path
+        for user, attributes, _ in world.api.requests
+        if not attributes.path
     ]

@@ -53,7 +53,7 @@ class RestartTests(ClusterTestCase):
     async def test_rolling_restart(self):
         """A copied file arrives, commands that end in time complete, a log is followed until the
         drain timeout, and new commands work at once."""
-        world = await self.whole_cluster("edge-1", "edge-2")
+        world = await self.start_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-1")
         content = random.randbytes(COPIED)
         sent = world.directory / "sent"
@@ -84,29 +84,31 @@ class RestartTests(ClusterTestCase):
             output, ended = await followed
             self.assert_complete_log(output)
             self.assertGreater(ended - began, DRAIN_SECONDS - 1)
-            there = await world.kubectl.output("exec", "web", "--", "sha256sum", f"copy-{index}")
-            self.assertEqual(there.split()[0], sha256(content))
+            remote = await world.kubectl.output("exec", "web", "--", "sha256sum", f"copy-{index}")
+            self.assertEqual(remote.split()[0], sha256(content))
             again = self.start_kubectl(world, "logs", "-f", "web")
             await again.wait_for_output(r"tick 0\n(tick \d+\n){20}")
             again.kill()
 
     async def test_new_work_during_a_drain(self):
         """While one server drains, and after its end, every new command works."""
-        world = await self.whole_cluster("edge-1")
+        world = await self.start_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
-        held = self.start_kubectl(world, "exec", "web", "--", "sh", "-c", "echo on; sleep 4")
-        await held.wait_for_output("on")
+        open_command = self.start_kubectl(
+            world, "exec", "web", "--", "sh", "-c", "echo on; sleep 4"
+        )
+        await open_command.wait_for_output("on")
         self.servers[0].signal(signal.SIGTERM)
         for _ in range(8):
             self.assertRegex(await self.logs(world, "web"), r"tick \d+")
-        self.assertEqual((await held.finished(10)).status, 0)
+        self.assertEqual((await open_command.finished(10)).status, 0)
         await self.servers[0].ended(20)
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
     async def test_an_agent_is_replaced(self):
         """As in a DaemonSet, with a followed log: new commands work until the old agent has ended,
         and again when the next one has started, through either server."""
-        world = await self.whole_cluster("edge-1")
+        world = await self.start_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
         follow = self.start_kubectl(world, "logs", "-f", "web")
         await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
@@ -129,7 +131,7 @@ class RestartTests(ClusterTestCase):
 
     async def test_an_agent_that_was_killed_is_started_again(self):
         """Logs followed through either server end when the new process has connected."""
-        world = await self.whole_cluster("edge-1")
+        world = await self.start_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
         follows = []
         for index in (0, 1):

@@ -26,9 +26,9 @@ STREAMS = 100
 
 SHORT_LIFE = 25.0
 """Seconds for which a certificate is good; it is renewed when 2.5 to 7.5 of them are left."""
-LOOK_SECONDS = 2.0
+CHECK_SECONDS = 2.0
 """How often is looked which certificates are in use; each is so for much longer."""
-MAX_LOOK_SECONDS = 25.0
+MAX_CHECK_SECONDS = 25.0
 """In which time a program has seen that the bundle is another: twice its interval, and more."""
 RENEWED_SECONDS = 25.0
 
@@ -53,13 +53,13 @@ class Work:
         self._pod = pod
         self._follow = case.start_kubectl(world, "logs", "-f", pod)
         self._shell = case.start_kubectl(world, "exec", "-i", pod, "--", "sh")
-        self._asked = 0
+        self._round_trips = 0
 
     async def assert_progress(self) -> None:
         """Require that the shell responds and that the log continues."""
-        self._asked += 1
-        self._shell.transport.write(f"echo answer $((7 * {self._asked}))\n".encode())
-        await self._shell.wait_for_output(rf"answer {7 * self._asked}\n")
+        self._round_trips += 1
+        self._shell.transport.write(f"echo answer $((7 * {self._round_trips}))\n".encode())
+        await self._shell.wait_for_output(rf"answer {7 * self._round_trips}\n")
         written = (await self._case.logs(self._world, self._pod)).strip()
         await self._follow.wait_for_output(rf"{written}\n")
 
@@ -79,7 +79,7 @@ class RotationTests(ClusterTestCase):
     async def test_certificates(self):
         """Server and agent get new certificates repeatedly, and use them at once; sessions of the
         first ones continue after their expiry, and can be resumed."""
-        world = await self.whole_cluster("edge-1", signed_seconds=SHORT_LIFE)
+        world = await self.start_cluster("edge-1", signed_seconds=SHORT_LIFE)
         await self.run_pod(world, "web", "edge-1")
         sessions = await self.sessions()
         work = Work(self, world, "web")
@@ -89,7 +89,7 @@ class RotationTests(ClusterTestCase):
             await work.assert_progress()
             for program, certificate in seen:
                 seen[program, certificate].add(await expiry(program, certificate))
-            await self.pause(LOOK_SECONDS)
+            await self.pause(CHECK_SECONDS)
         first = max(min(ends) for ends in seen.values())
         await self.eventually(
             lambda: reactor.seconds() > first, "the first certificates are over", SHORT_LIFE
@@ -109,7 +109,7 @@ class RotationTests(ClusterTestCase):
     async def test_authority(self):
         """The cluster gets another authority, first in addition to the old one, then in its place.
         All certificates are then issued by the new one, and those of the old one are rejected."""
-        world = await self.whole_cluster("edge-1", "edge-2")
+        world = await self.start_cluster("edge-1", "edge-2")
         await self.run_pod(world, "web", "edge-1")
         sessions = await self.sessions()
         work = Work(self, world, "web")
@@ -220,7 +220,7 @@ class RotationTests(ClusterTestCase):
                 for program in programs
             ),
             "all have taken up the bundle",
-            MAX_LOOK_SECONDS,
+            MAX_CHECK_SECONDS,
         )
 
     async def shown(self, world: World, server: Program, port: int) -> x509.Certificate:

@@ -159,5 +159,5 @@ class ScaleTests(SynchronousTestCase):
         self.addCleanup(tracemalloc.stop)
         self.fill(clock, api)
         gc.collect()
-        kept, _ = tracemalloc.get_traced_memory()
-        self.assertLess(kept, TRACED_PODS * MAX_BYTES)
+        retained, _ = tracemalloc.get_traced_memory()
+        self.assertLess(retained, TRACED_PODS * MAX_BYTES)

@@ -10,12 +10,12 @@ from twisted.protocols.portforward import ProxyFactory
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import AGENT_PORT, SERVERS, SPARE_ADDRESS
 
-KNOWN_SECONDS = 15.0
+NOTICED_SECONDS = 15.0
 """From when the EndpointSlices have a server: agents look within five seconds, and again if the
 balancer leads them to a server that is connected already."""
 
 
-class Turns(ProxyFactory):
+class RoundRobin(ProxyFactory):
     """A round-robin balancer: each connection goes to the next server."""
 
     noisy = False
@@ -38,7 +38,7 @@ class TogetherTests(ClusterTestCase):
         world = await self.make_world()
         await world.add_nodes("edge-1")
         with world.network.at(SPARE_ADDRESS):
-            balancer = reactor.listenTCP(AGENT_PORT, Turns(), interface=SPARE_ADDRESS)
+            balancer = reactor.listenTCP(AGENT_PORT, RoundRobin(), interface=SPARE_ADDRESS)
         self.addCleanup(balancer.stopListening)
         await world.write_slice()
         await world.announce(f"{SPARE_ADDRESS}:{AGENT_PORT}")
@@ -57,7 +57,7 @@ class TogetherTests(ClusterTestCase):
         await second.ready(60)
         self.assertEqual([], await second.agents())
         await world.write_slice(*SERVERS[:2])
-        await self.eventually(second.agents, "it is found", KNOWN_SECONDS)
+        await self.eventually(second.agents, "it is found", NOTICED_SECONDS)
         await self.eventually(lambda: self.has_all(agent), "it has both")
 
     async def has_all(self, agent) -> bool:

@@ -46,11 +46,11 @@ class WayTests(ClusterTestCase):
             await program.ready(60)
         await self.run_pod(world, "web", "edge-1")
         await self.eventually(
-            lambda: self.knows_remotely(0), "the first server knows the node by its sibling", 20
+            lambda: self.reaches_remotely(0), "the first server knows the node by its sibling", 20
         )
         return world
 
-    async def knows_remotely(self, index: int) -> bool:
+    async def reaches_remotely(self, index: int) -> bool:
         """Whether a server reaches one node through its sibling."""
         return await self.servers[index].metric(REMOTE_NODES) == 1
 
@@ -85,7 +85,7 @@ class WayTests(ClusterTestCase):
         again.start()
         await again.ready(30)
         await self.connected([again], ["edge-1"])
-        await self.eventually(lambda: self.knows_remotely(0), "the node is known again", 20)
+        await self.eventually(lambda: self.reaches_remotely(0), "the node is known again", 20)
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
     async def test_server_that_drains(self):
@@ -108,13 +108,13 @@ class WayTests(ClusterTestCase):
         self.servers[1].signal(signal.SIGSTOP)
         try:
             watch = Stopwatch(reactor)
-            asked = await world.kubectl.run("logs", "web")
+            failed = await world.kubectl.run("logs", "web")
             self.assertLess(watch.seconds(), 15)
-            self.assertNotEqual(asked.status, 0)
+            self.assertNotEqual(failed.status, 0)
             # The egress selector of a real kube-apiserver passes on the status and no sentence.
             if assets() is None:
-                self.assertIn(f"the server {SERVERS[1]} at {SERVERS[1]}:{AGENT_PORT}", str(asked))
-                self.assertIn("cannot be reached", str(asked))
+                self.assertIn(f"the server {SERVERS[1]} at {SERVERS[1]}:{AGENT_PORT}", str(failed))
+                self.assertIn("cannot be reached", str(failed))
         finally:
             self.servers[1].signal(signal.SIGCONT)
 
@@ -131,10 +131,10 @@ class WayTests(ClusterTestCase):
         for program in (*self.servers, agent):
             await program.ready(60)
         await self.run_pod(world, "web", "edge-1")
-        direct = await self.eventually(self.who_has_it, "one server has the session", 20)
+        direct = await self.eventually(self.servers_with_session, "one server has the session", 20)
         [index] = direct
         await self.eventually(
-            lambda: self.knows_remotely(1 - index), "the other one knows the node by it", 20
+            lambda: self.reaches_remotely(1 - index), "the other one knows the node by it", 20
         )
         world.servers = [SERVERS[1 - index], SERVERS[index]]
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
@@ -147,7 +147,7 @@ class WayTests(ClusterTestCase):
         await self.servers[index].ended(20)
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
-    async def who_has_it(self) -> list[int] | None:
+    async def servers_with_session(self) -> list[int] | None:
         """List the servers with a session, if it is one."""
         counts = [len(await server.agents()) for server in self.servers]
         holders = [index for index, count in enumerate(counts) if count]
@@ -155,7 +155,7 @@ class WayTests(ClusterTestCase):
 
     async def test_service_address_changes(self):
         """Agents follow the address in the Service, without a restart."""
-        world = await self.whole_cluster("edge-1")
+        world = await self.start_cluster("edge-1")
         moved = await world.server(SPARE_ADDRESS)
         world.servers = [SPARE_ADDRESS]
         await world.publish_servers()
@@ -208,10 +208,10 @@ class WayTests(ClusterTestCase):
         await self.eventually(refused, "nothing listens at the node's own address", 20, 0.2)
         await world.set_proxy_ports({"localhost-proxy-ports": "10267, 10266"})
 
-        async def well_again():
+        async def is_recovered():
             return await ask() == well
 
-        await self.eventually(well_again, "the port is one of those again", 20, 0.2)
+        await self.eventually(is_recovered, "the port is one of those again", 20, 0.2)
 
     async def test_two_nodes_with_one_address(self):
         """Requests to an address of two nodes are rejected with both names; by name, and by a pod's

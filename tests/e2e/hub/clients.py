@@ -97,11 +97,11 @@ class NodeClient:
         if not isinstance(status, int):
             case.assertIn(response.status, status, target)
             status = response.status
-        said = self.expect(response, status, f"{method} {target}")
-        case.assertEqual((said["kind"], said["status"]), ("Status", "Failure"))
-        case.assertEqual(said["code"], status)
-        case.assertTrue(said["message"])
-        return said
+        failure = self.expect(response, status, f"{method} {target}")
+        case.assertEqual((failure["kind"], failure["status"]), ("Status", "Failure"))
+        case.assertEqual(failure["code"], status)
+        case.assertTrue(failure["message"])
+        return failure
 
     async def watch(self, target: str, **query: str) -> WatchStream:
         """Begin a watch, whose head must arrive at once."""
@@ -129,7 +129,7 @@ class WatchStream:
         return [json.loads(line) for line in lines if line]
 
     @property
-    def told(self) -> Sequence[tuple[str, str]]:
+    def types_and_names(self) -> Sequence[tuple[str, str]]:
         """The types and names of the events so far, without bookmarks."""
         return [
             (event["type"], event["object"]["metadata"].get("name", ""))
@@ -138,11 +138,13 @@ class WatchStream:
         ]
 
     async def wait_for_events(
-        self, *told: tuple[str, str], seconds: float = ANSWER_SECONDS
+        self, *types_and_names: tuple[str, str], seconds: float = ANSWER_SECONDS
     ) -> None:
         """Wait until all of these events have arrived."""
         await self._case.eventually(
-            lambda: set(told) <= set(self.told), f"the watch tells of {told}", seconds
+            lambda: set(types_and_names) <= set(self.types_and_names),
+            f"the watch tells of {types_and_names}",
+            seconds,
         )
 
     async def wait_for_end(self, seconds: float) -> None:

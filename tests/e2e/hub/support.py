@@ -74,11 +74,11 @@ class HubTestCase(EndToEndTestCase):
     async def wait_for_state(self, hub: Hub, online: bool) -> None:
         """Wait until the hub is online or offline."""
 
-        async def known() -> bool:
+        async def is_noticed() -> bool:
             return await hub.online() is online
 
         what = "there" if online else "away"
-        await self.eventually(known, f"the hub sees that the cloud is {what}", NOTICED_SECONDS)
+        await self.eventually(is_noticed, f"the hub sees that the cloud is {what}", NOTICED_SECONDS)
 
     async def restart(self, hub: Hub, number: int = signal.SIGKILL) -> float:
         """End the hub with a signal and start it again; return the seconds until it is ready."""

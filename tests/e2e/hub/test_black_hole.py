@@ -36,11 +36,11 @@ class BlackHoleTests(HubTestCase):
         expected = {path: await kubelet.get(path) for path in (NODE_PODS, NODE_PATH, SERVICES)}
         watch = Stopwatch(reactor)
         cloud.drop_packets()
-        asked = [
+        requests = [
             Deferred.fromCoroutine(kubelet.ask(path, seconds=ANSWERED_SECONDS + BUSY_SECONDS))
             for path in expected
         ]
-        for path, response in zip(expected, await gatherResults(asked), strict=True):
+        for path, response in zip(expected, await gatherResults(requests), strict=True):
             found = kubelet.expect(response, 200, path)
             if "items" in found:
                 self.assertEqual(contents(found), contents(expected[path]))

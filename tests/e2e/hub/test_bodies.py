@@ -15,7 +15,7 @@ from tests.e2e.hub.support import HubTestCase
 PODS = 5000
 POD_BYTES = 5700
 BIG_OBJECT = 64 * 1024
-LONGEST_LINE = 2000
+MAX_LINE_LENGTH = 2000
 """Maximum length of a log line."""
 
 
@@ -117,7 +117,7 @@ class BodyTests(HubTestCase):
         await self.disconnect(cloud, hub)
         offline = await client.get(ALL_PODS)
         self.assertEqual(contents(offline), contents(json.loads(good)))
-        self.assertLess(max(map(len, hub.log.splitlines())), LONGEST_LINE)
+        self.assertLess(max(map(len, hub.log.splitlines())), MAX_LINE_LENGTH)
 
     async def test_an_aborted_list_is_one_short_line(self) -> None:
         """A client that disconnects in a list affects neither the cache nor the log."""
@@ -136,4 +136,4 @@ class BodyTests(HubTestCase):
         await self.eventually(lambda: not stream.exchanges, "the API is left, too")
         await self.disconnect(cloud, hub)
         self.assertEqual(len((await client.get(ALL_PODS))["items"]), 2000)
-        self.assertLess(max(map(len, hub.log.splitlines())), LONGEST_LINE)
+        self.assertLess(max(map(len, hub.log.splitlines())), MAX_LINE_LENGTH)

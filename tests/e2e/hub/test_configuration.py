@@ -29,14 +29,14 @@ class ConfigurationTests(HubTestCase):
         cloud.add_pod("web")
         client = self.client(hub, "my-agent")
 
-        async def kept() -> bool:
+        async def is_cached() -> bool:
             await client.get(ALL_PODS)
             # Existing objects are written again.
             return await hub.metric("yurthub_cache_objects_total", result="unchanged") > before
 
         before = await hub.metric("yurthub_cache_objects_total", result="unchanged")
         self.configure(cloud, cache_agents="other, my-agent")
-        await self.eventually(kept, "what the client sees is kept", NOTICED_SECONDS, 1.0)
+        await self.eventually(is_cached, "what the client sees is kept", NOTICED_SECONDS, 1.0)
         await self.settled(hub)
         await self.disconnect(cloud, hub)
         self.assertEqual(names(await client.get(ALL_PODS)), ["web"])
@@ -86,8 +86,8 @@ class ConfigurationTests(HubTestCase):
         # The hub does not write into this watch; a reflector resumes it at its last version.
         watch = await client.watch(SERVICES, resourceVersion=since)
         await watch.wait_for_end(NOTICED_SECONDS)
-        [gone] = [one for one in watch.events if one["type"] == "ERROR"]
-        self.assertEqual(gone["object"]["code"], 410)
+        [expired] = [one for one in watch.events if one["type"] == "ERROR"]
+        self.assertEqual(expired["object"]["code"], 410)
         await self.settled(hub)
         # There was no list since: the cache has the API's unfiltered objects.
         await self.disconnect(cloud, hub)
@@ -113,7 +113,7 @@ class ConfigurationTests(HubTestCase):
         metadata = {"name": "web", "namespace": "default", "annotations": CLOUD_ONLY}
         cloud.change("services", "web", "default", metadata=metadata)
         await watch.wait_for_events(("DELETED", "web"))
-        self.assertNotIn(("MODIFIED", "web"), watch.told)
+        self.assertNotIn(("MODIFIED", "web"), watch.types_and_names)
         self.assertEqual((await proxy.get(SERVICES))["items"], [])
         await self.settled(hub)
         await self.disconnect(cloud, hub)

@@ -77,11 +77,11 @@ class FullDiskTests(HubTestCase):
         filler.unlink()
         watch = await client.watch(ALL_PODS)
 
-        async def well() -> bool:
+        async def is_usable() -> bool:
             await client.get(ALL_PODS)
             return await hub.metric("yurthub_cache_broken") == 0
 
-        await self.eventually(well, "the hub writes again", 60)
+        await self.eventually(is_usable, "the hub writes again", 60)
         self.assertFalse(watch.ended)
 
 

@@ -29,7 +29,7 @@ NAMES = (
     "x" * 70_000,
 )
 
-LONGEST = "x" * 253
+LONGEST_NAME = "x" * 253
 """The longest name of a pod (a subdomain of RFC 1123)."""
 
 
@@ -55,7 +55,7 @@ class NameTests(HubTestCase):
             for client in clients:
                 for name in NAMES:
                     for path in (f"{PODS}/{name}", f"/api/v1/namespaces/{name}/pods"):
-                        await self.ask_for(client, path, online)
+                        await self.request(client, path, online)
             if online:
                 await self.settled(hub)
                 await self.disconnect(cloud, hub)
@@ -64,7 +64,7 @@ class NameTests(HubTestCase):
         self.assertTrue(hub.running)
         self.assertEqual((await clients[0].get(f"{PODS}/web"))["metadata"]["name"], "web")
 
-    async def ask_for(self, client, path: str, online: bool) -> None:
+    async def request(self, client, path: str, online: bool) -> None:
         """Request a path; the response is valid HTTP, and not the content of a file."""
         response = await client.ask(path)
         self.assertNotIn(b"root:", response.body, path)
@@ -75,12 +75,12 @@ class NameTests(HubTestCase):
     async def test_the_longest_name_is_one_as_any_other(self) -> None:
         """It can be listed, and read offline."""
         cloud, hub = await self.start()
-        cloud.add_pod(LONGEST)
+        cloud.add_pod(LONGEST_NAME)
         client = self.client(hub, "flanneld")
         await client.get(ALL_PODS)
-        found = await client.get(f"{PODS}/{LONGEST}")
+        found = await client.get(f"{PODS}/{LONGEST_NAME}")
         await self.disconnect(cloud, hub)
-        self.assertEqual(await client.get(f"{PODS}/{LONGEST}"), found)
+        self.assertEqual(await client.get(f"{PODS}/{LONGEST_NAME}"), found)
 
     async def test_a_client_without_a_name_is_served_and_not_kept(self) -> None:
         """A client without a User-Agent gets an error offline, because nothing is cached for it."""

@@ -104,8 +104,8 @@ class IdentityTests(HubTestCase):
         await self.eventually(lambda: self.listens(hub), "the hub runs", 20)
         self.assertNotEqual((await hub.get("/readyz"))[0], 200)
         self.publish(cloud, NEW_TOKEN)
-        meant = {"10267": str(hub.meta_port), "abcdef.0123456789abcdef": NEW_TOKEN}
-        guide = Guide(DOCS / "hub.md", os.environ, meant)
+        replacements = {"10267": str(hub.meta_port), "abcdef.0123456789abcdef": NEW_TOKEN}
+        guide = Guide(DOCS / "hub.md", os.environ, replacements)
         await guide.follow(Path(self.directory))
         self.assertTrue(guide.finished)
         await hub.ready(40)
@@ -130,11 +130,11 @@ class IdentityTests(HubTestCase):
         kubelet = self.client(hub)
         self.assertEqual(await kubelet.get(NODE_PATH), node)
 
-        async def said() -> bool:
+        async def is_reported() -> bool:
             _, page = await hub.get("/readyz?verbose")
             return "If --server-addr leads to another cluster now, stop the hub" in str(page)
 
-        await self.eventually(said, "it says so")
+        await self.eventually(is_reported, "it says so")
         self.assertFalse(other.names("leases", "kube-node-lease"))
 
     async def test_a_token_that_is_none_is_refused_with_a_sentence(self) -> None:

@@ -67,7 +67,7 @@ def create_objects(cloud: Cloud) -> None:
     cloud.add("configmaps", "two", "default", data={"b": "2"})
 
 
-def alike(finished) -> tuple[int, str, str]:
+def comparable(finished) -> tuple[int, str, str]:
     """Return the output and exit status of a kubectl, without values that vary."""
     out, error = (_VARIES.sub("_", text.decode()) for text in (finished.out, finished.error))
     return finished.status, re.sub(" +", " ", out), re.sub(" +", " ", error)
@@ -83,8 +83,8 @@ class OnlineTests(KubectlTestCase):
         direct, through = self.direct(cloud), self.through(cloud, hub)
         for arguments in SHOWN:
             with self.subTest(arguments=arguments):
-                expected = alike(await direct.run(*arguments))
-                self.assertEqual(alike(await through.run(*arguments)), expected)
+                expected = comparable(await direct.run(*arguments))
+                self.assertEqual(comparable(await through.run(*arguments)), expected)
 
     async def test_everything_is_done_as_without_it(self) -> None:
         """Apply, patch, label, wait, watch and delete."""
@@ -93,11 +93,11 @@ class OnlineTests(KubectlTestCase):
         watch = through.start("get", "configmaps", "--watch", "-o", "name")
         self.addCleanup(lambda: watch.kill() if watch.running else None)
         manifest = json.dumps(MANIFEST).encode()
-        said = await through.output("apply", "-f", "-", stdin=manifest)
-        self.assertEqual(said, "configmap/settings created\n")
+        printed = await through.output("apply", "-f", "-", stdin=manifest)
+        self.assertEqual(printed, "configmap/settings created\n")
         await watch.wait_for_output("configmap/settings\n")
-        said = await through.output("apply", "-f", "-", stdin=manifest)
-        self.assertEqual(said, "configmap/settings unchanged\n")
+        printed = await through.output("apply", "-f", "-", stdin=manifest)
+        self.assertEqual(printed, "configmap/settings unchanged\n")
         await through.output("apply", "--server-side", "-f", "-", stdin=manifest, seconds=30)
         await through.output("patch", "configmap", "settings", "-p", '{"data":{"color":"blue"}}')
         await through.output("label", "configmap", "settings", "seen=yes")
@@ -105,8 +105,8 @@ class OnlineTests(KubectlTestCase):
         [found] = cloud.store.view(KINDS["configmaps"], "default")
         self.assertEqual(found["data"], {"color": "blue"})
         self.assertEqual(found["metadata"]["labels"], {"seen": "yes"})
-        said = await through.output("delete", "configmap", "settings")
-        self.assertIn('configmap "settings" deleted', said)
+        printed = await through.output("delete", "configmap", "settings")
+        self.assertIn('configmap "settings" deleted', printed)
         self.assertEqual(cloud.names("configmaps", "default"), [])
         watch.signal("INT")
         await watch.finished(10)
@@ -123,9 +123,9 @@ class OnlineTests(KubectlTestCase):
         await follow.wait_for_output(r"tick 0\n(tick \d+\n){10}")
         follow.signal("INT")
         await follow.finished(10)
-        given = b"x" * 100_000
-        done = await through.run("exec", "-i", "web", "--", "sh", "-c", "cat; exit 42", stdin=given)
-        self.assertEqual((done.out, done.status), (given, 42))
+        sent = b"x" * 100_000
+        done = await through.run("exec", "-i", "web", "--", "sh", "-c", "cat; exit 42", stdin=sent)
+        self.assertEqual((done.out, done.status), (sent, 42))
         forward = through.start("port-forward", "web", f":{port}")
         local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
         self.assertEqual(await deferToThread(ask, local, b"hello"), b"HELLO")
@@ -136,46 +136,46 @@ class OnlineTests(KubectlTestCase):
 class OfflineTests(KubectlTestCase):
     """The cloud is not reachable."""
 
-    async def kept(self) -> tuple[Cloud, Hub, Kubectl]:
+    async def start_with_cached_kubectl(self) -> tuple[Cloud, Hub, Kubectl]:
         """Start a node in whose cluster kubectl is cached."""
         cloud, hub = await self.start()
         create_objects(cloud)
         through = self.through(cloud, hub)
         # Its User-Agent has the name of its file.
-        kept = {"cache_agents": os.path.basename(through.path)}
+        settings = {"cache_agents": os.path.basename(through.path)}
         written = await hub.metric("yurthub_cache_objects_total", result="written")
-        cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=kept)
+        cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=settings)
 
-        async def is_kept() -> bool:
+        async def is_cached() -> bool:
             await through.output("get", "pods", "-o", "json")
             now = await hub.metric("yurthub_cache_objects_total", result="written")
             # One of them is the ConfigMap itself.
             return now > written + 1
 
-        await self.eventually(is_kept, "answers to kubectl are kept", 30)
+        await self.eventually(is_cached, "answers to kubectl are kept", 30)
         return cloud, hub, through
 
     async def test_everything_is_shown_as_before(self) -> None:
         """Requests have the same output offline as online, even after a kill of the hub."""
-        cloud, hub, through = await self.kept()
+        cloud, hub, through = await self.start_with_cached_kubectl()
         online = {}
         for arguments in SHOWN:
             if "--raw" in arguments:
                 # Unlike kube-apiserver, the API of these tests includes the kind of each item.
                 continue
-            online[arguments] = alike(await through.run(*arguments))
+            online[arguments] = comparable(await through.run(*arguments))
         await self.settled(hub)
         await self.disconnect(cloud, hub)
         await self.restart(hub)
         for arguments, (status, out, error) in online.items():
-            offline = alike(await through.run(*arguments))
+            offline = comparable(await through.run(*arguments))
             if arguments == ("get", "pod", "none"):
                 error = error.replace("not found", f"not found {UNSURE}")
             self.assertEqual(offline, (status, out, error), arguments)
 
     async def test_what_happens_is_shown_once_the_cloud_is_back(self) -> None:
         """A watch of kubectl begins with cached objects, and continues when online."""
-        cloud, hub, through = await self.kept()
+        cloud, hub, through = await self.start_with_cached_kubectl()
         await through.output("get", "configmaps", "-o", "name")
         await self.settled(hub)
         await self.disconnect(cloud, hub)
@@ -189,7 +189,7 @@ class OfflineTests(KubectlTestCase):
 
     async def test_what_was_kept_is_shown(self) -> None:
         """If kubectl is cached, its lists are available as tables and as objects."""
-        cloud, hub, through = await self.kept()
+        cloud, hub, through = await self.start_with_cached_kubectl()
         online = json.loads(await through.output("get", "pods", "-o", "json"))
         await through.output("get", "pods")
         await self.settled(hub)

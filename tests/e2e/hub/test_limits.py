@@ -24,16 +24,16 @@ class LimitTests(HubTestCase):
         """
         _, hub = await self.start("--max-watches", str(LIMIT))
         client = self.client(hub, "flanneld")
-        asked = [
+        requests = [
             Deferred.fromCoroutine(client.send(f"{ALL_PODS}?watch=true")) for _ in range(WATCHES)
         ]
-        answers = await gatherResults(asked, consumeErrors=True)
+        answers = await gatherResults(requests, consumeErrors=True)
         begun = await self.within(
             30, gatherResults([one.begun() for one in answers]), "all watches are answered"
         )
         refused = [one for one in begun if one.status == 429]
-        held = await hub.metric("node_yurthub_in_flight_requests_collector", verb="watch")
-        self.assertEqual(held, LIMIT)
+        in_flight = await hub.metric("node_yurthub_in_flight_requests_collector", verb="watch")
+        self.assertEqual(in_flight, LIMIT)
         self.assertLessEqual(WATCHES - LIMIT, len(refused))
         self.assertLessEqual(len(refused), WATCHES - LIMIT + OWN_WATCHES)
         self.assertEqual({one.status for one in begun}, {200, 429})

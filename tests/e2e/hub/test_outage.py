@@ -79,8 +79,8 @@ class EventTests(HubTestCase):
         await self.disconnect(cloud, hub)
         for count in (1, 2, 3):
             last = {"count": count, "lastTimestamp": f"2026-01-01T00:0{count}:00Z"}
-            told = {**event(0), **last, "message": f"restarted {count} times"}
-            kubelet.expect(await kubelet.ask(EVENTS, "POST", told), 201, EVENTS)
+            repeated = {**event(0), **last, "message": f"restarted {count} times"}
+            kubelet.expect(await kubelet.ask(EVENTS, "POST", repeated), 201, EVENTS)
         await self.reconnect(cloud, hub)
         await self.eventually(
             lambda: self.messages(cloud) == ["restarted 3 times"], "it is counted", SENT_SECONDS
@@ -92,7 +92,7 @@ class EventTests(HubTestCase):
     async def test_events_in_protobuf_arrive_as_they_were(self) -> None:
         """A kubelet sends them in protobuf; they arrive byte for byte, even after a kill."""
         cloud, hub = await self.start()
-        taken = cloud.answers[f"POST {EVENTS}"] = AcceptedBodies()
+        accepted = cloud.answers[f"POST {EVENTS}"] = AcceptedBodies()
         kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
         await self.disconnect(cloud, hub)
         events = []
@@ -106,10 +106,10 @@ class EventTests(HubTestCase):
             self.assertEqual((response.status, bytes(response.body)), (201, events[-1]))
         await self.settled(hub)
         await self.restart(hub, signal.SIGKILL)
-        self.assertEqual(taken.bodies, [])
+        self.assertEqual(accepted.bodies, [])
         await self.reconnect(cloud, hub)
-        await self.eventually(lambda: len(taken.bodies) == 3, "the events arrive", SENT_SECONDS)
-        self.assertEqual(taken.bodies, [(PROTOBUF.encode(), event) for event in events])
+        await self.eventually(lambda: len(accepted.bodies) == 3, "the events arrive", SENT_SECONDS)
+        self.assertEqual(accepted.bodies, [(PROTOBUF.encode(), event) for event in events])
 
     async def test_an_event_that_the_cloud_refuses_does_not_hold_up_the_others(self) -> None:
         """An Event of a namespace that was deleted meanwhile is dropped."""

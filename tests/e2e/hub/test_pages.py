@@ -44,8 +44,8 @@ class PageTests(HubTestCase):
         online = await self.all_pages(client, ALL_PODS, PAGE)
         self.assertEqual(len(online["items"]), MANY)
         await self.disconnect(cloud, hub)
-        whole = await client.get(ALL_PODS)
-        self.assertEqual(contents(whole), contents(online))
+        complete = await client.get(ALL_PODS)
+        self.assertEqual(contents(complete), contents(online))
         self.assertEqual(contents(await self.all_pages(client, ALL_PODS, PAGE)), contents(online))
 
     async def test_one_page_does_not_take_the_place_of_the_list(self) -> None:

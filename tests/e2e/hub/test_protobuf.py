@@ -131,9 +131,9 @@ class ProtobufTests(HubTestCase):
             **PODS[0],
             "metadata": {**PODS[0]["metadata"], "name": "new", "resourceVersion": "1020"},
         }
-        told = [("ADDED", new), ("DELETED", {**PODS[2], "metadata": {
+        changes = [("ADDED", new), ("DELETED", {**PODS[2], "metadata": {
             **PODS[2]["metadata"], "resourceVersion": "1021"}})]  # fmt: skip
-        sent = b"".join(frame(type_, "Pod", pod) for type_, pod in told)
+        sent = b"".join(frame(type_, "Pod", pod) for type_, pod in changes)
         for begin in range(0, len(sent), 7):
             stream.write(sent[begin : begin + 7])
         await self.eventually(lambda: watch.size == len(sent), "all frames arrive")

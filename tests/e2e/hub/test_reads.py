@@ -66,12 +66,12 @@ class ListTests(HubTestCase):
         watch = await kubelet.watch(
             NODE_PODS, resourceVersion=listed["metadata"]["resourceVersion"]
         )
-        gone = cloud.remove("pods", "new", "default")
+        deleted = cloud.remove("pods", "new", "default")
         await watch.wait_for_events(("DELETED", "new"))
         await self.disconnect(cloud, hub)
         offline = await kubelet.get(NODE_PODS)
         self.assertEqual(names(offline), ["old"])
-        self.assertGreaterEqual(version(offline), version(gone))
+        self.assertGreaterEqual(version(offline), version(deleted))
 
     async def test_nothing_is_known_of_what_was_never_listed(self) -> None:
         """A kubelet that has never listed its pods gets an error, not an empty list."""
@@ -130,8 +130,8 @@ class ObjectTests(HubTestCase):
         await self.disconnect(cloud, hub)
         # A kubelet that has listed only its own pods does not know the others.
         await kubelet.refused(NOT_THERE, f"{DEFAULT_PODS}/web")
-        said = await flannel.refused(404, f"{DEFAULT_PODS}/web")
-        self.assertEqual((said["reason"], said["details"]["name"]), ("NotFound", "web"))
+        failure = await flannel.refused(404, f"{DEFAULT_PODS}/web")
+        self.assertEqual((failure["reason"], failure["details"]["name"]), ("NotFound", "web"))
         for client, path in ((kubelet, NODE_PODS), (flannel, ALL_PODS)):
             self.assertEqual((await client.ask(path)).body.find(b'"web"'), -1)
 
@@ -141,8 +141,8 @@ class ObjectTests(HubTestCase):
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
         await self.disconnect(cloud, hub)
-        asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(200)]
-        for found in await gatherResults(asked, consumeErrors=True):
+        responses = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(200)]
+        for found in await gatherResults(responses, consumeErrors=True):
             self.assertEqual(found, node)
 
 

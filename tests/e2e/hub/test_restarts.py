@@ -31,7 +31,7 @@ class NodeStartTests(HubTestCase):
         """Return a client that acts as a program; the API of the tests has only JSON."""
         return self.client(hub, program.component, program.accept)
 
-    async def ask_all(self, hub: Hub) -> dict:
+    async def request_all(self, hub: Hub) -> dict:
         """Send all requests of all programs; return the responses."""
         found = {}
         for program in PROGRAMS:
@@ -64,13 +64,13 @@ class NodeStartTests(HubTestCase):
         """The hub is killed and restarted offline: each request gets the same response."""
         cloud, hub = await self.start()
         create_objects(cloud)
-        online = await self.ask_all(hub)
+        online = await self.request_all(hub)
         await self.watch_all(hub)
         await self.settled(hub)
         await self.disconnect(cloud, hub)
-        self.assertEqual(await self.ask_all(hub), online)
+        self.assertEqual(await self.request_all(hub), online)
         await self.restart(hub)
-        self.assertEqual(await self.ask_all(hub), online)
+        self.assertEqual(await self.request_all(hub), online)
         for answer in await self.watch_all(hub):
             self.assertFalse(answer.complete)
         # A kubelet creates its Lease at startup, if there is none.
@@ -80,19 +80,19 @@ class NodeStartTests(HubTestCase):
         """The first responses do not wait until the hub knows that no server responds."""
         cloud, hub = await self.start(*FAST_HEARTBEAT)
         create_objects(cloud)
-        online = await self.ask_all(hub)
+        online = await self.request_all(hub)
         await self.settled(hub)
         cloud.drop_packets()
         hub.kill()
         hub.start()
         await self.eventually(lambda: self.listens(hub), "the hub listens", READY_SECONDS)
-        self.assertEqual(await self.ask_all(hub), online)
+        self.assertEqual(await self.request_all(hub), online)
 
     async def test_the_cloud_is_told_nothing_twice_after_a_restart(self) -> None:
         """Once the cloud is reachable, its changes are served here."""
         cloud, hub = await self.start()
         create_objects(cloud)
-        await self.ask_all(hub)
+        await self.request_all(hub)
         await self.settled(hub)
         await self.disconnect(cloud, hub)
         await self.restart(hub, signal.SIGTERM)
@@ -111,15 +111,15 @@ class StopTests(HubTestCase):
         cloud, hub = await self.start()
         client = self.client(hub)
         watch = await client.watch(ALL_PODS)
-        held: list = []
-        cloud.answers["POST /api/v1/namespaces/default/events"] = held.append
+        writes: list = []
+        cloud.answers["POST /api/v1/namespaces/default/events"] = writes.append
         write = await client.send("/api/v1/namespaces/default/events", "POST", {"kind": "Event"})
-        await self.eventually(lambda: held, "the cloud has the write")
+        await self.eventually(lambda: writes, "the cloud has the write")
         hub.signal(signal.SIGTERM)
         # It ends as soon as the ports are closed, and the write has two seconds from then on.
         await watch.wait_for_end(10)
         await self.assertFailure(self.dial_late(hub), ConnectionRefusedError)
-        held[0].respond(201, [(b"Content-Type", b"application/json")], b"{}")
+        writes[0].respond(201, [(b"Content-Type", b"application/json")], b"{}")
         response = await self.within(5, write.whole(), "the answer to the write")
         self.assertEqual((response.status, response.body), (201, b"{}"))
         await hub.ended(20)
@@ -168,27 +168,27 @@ class KillTests(HubTestCase):
                 data = {"generation": str(generation)}
                 cloud.change("configmaps", f"n-{number:04}", "default", data=data)
             before = await hub.metric("yurthub_cache_objects_total")
-            asked = Deferred.fromCoroutine(client.ask(path, seconds=30))
-            asked.addErrback(lambda failure: None)
+            request = Deferred.fromCoroutine(client.ask(path, seconds=30))
+            request.addErrback(lambda failure: None)
             # Later kills are further into the write.
             await self.eventually(self.wrote(hub, before, generation), "the hub takes the list", 20)
             hub.kill()
-            await asked
+            await request
             await self.lose_and_start(cloud, hub)
             listed = await client.get(path)
-            kept = {one["data"]["generation"] for one in listed["items"]}
+            generations = {one["data"]["generation"] for one in listed["items"]}
             self.assertEqual(len(listed["items"]), REPLACED)
-            self.assertEqual(len(kept), 1, kept)
-            self.assertLessEqual(int(kept.pop()), generation)
+            self.assertEqual(len(generations), 1, generations)
+            self.assertLessEqual(int(generations.pop()), generation)
             await self.reconnect(cloud, hub)
 
     def wrote(self, hub: Hub, before: float, generation: int):
         """Return a condition: the hub has begun to receive a list after the earlier data."""
 
         async def begun() -> bool:
-            taken = await hub.metric("yurthub_cache_objects_total") - before
+            replaced = await hub.metric("yurthub_cache_objects_total") - before
             waiting = await hub.metric("yurthub_cache_waiting_bytes")
-            return waiting > 0 or taken >= REPLACED * (generation / GENERATIONS)
+            return waiting > 0 or replaced >= REPLACED * (generation / GENERATIONS)
 
         return begun
 
@@ -211,7 +211,7 @@ class KillTests(HubTestCase):
         watch = await client.watch(path, resourceVersion=listed["metadata"]["resourceVersion"])
         for number in range(200):
             cloud.change("configmaps", f"n-{number:04}", "default", data={"text": "1" * 2000})
-        await self.eventually(lambda: len(watch.told) > 100, "changes arrive")
+        await self.eventually(lambda: len(watch.types_and_names) > 100, "changes arrive")
         hub.kill()
         await self.lose_and_start(cloud, hub)
         texts = {one["data"]["text"] for one in (await client.get(path))["items"]}
@@ -231,6 +231,6 @@ class ManyClientsTests(HubTestCase):
         await self.settled(hub)
         await self.disconnect(cloud, hub)
         await self.restart(hub)
-        asked = [Deferred.fromCoroutine(client.get(ALL_PODS)) for _ in range(50)]
-        for listed in await gatherResults(asked, consumeErrors=True):
+        requests = [Deferred.fromCoroutine(client.get(ALL_PODS)) for _ in range(50)]
+        for listed in await gatherResults(requests, consumeErrors=True):
             self.assertEqual(contents(listed), contents(online))

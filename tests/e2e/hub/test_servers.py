@@ -39,10 +39,10 @@ class ServerTests(HubTestCase):
         await kubelet.get(NODE_PATH)
         cloud.drop_packets(cloud.servers[0])
         changed = cloud.change("nodes", "edge-1", labels={"seen": "yes"})
-        asked = [
+        requests = [
             Deferred.fromCoroutine(kubelet.ask(NODE_PATH, seconds=READ_SECONDS)) for _ in range(10)
         ]
-        for response in await gatherResults(asked, consumeErrors=True):
+        for response in await gatherResults(requests, consumeErrors=True):
             found = kubelet.expect(response, 200, NODE_PATH)
             # Not from the cache: the remaining server responds.
             self.assertEqual(found["metadata"]["labels"], changed["metadata"]["labels"])
@@ -60,8 +60,8 @@ class ServerTests(HubTestCase):
 
         async def neither_has_all() -> bool:
             before = passed()
-            asked = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(REQUESTS)]
-            await gatherResults(asked, consumeErrors=True)
+            requests = [Deferred.fromCoroutine(kubelet.get(NODE_PATH)) for _ in range(REQUESTS)]
+            await gatherResults(requests, consumeErrors=True)
             # Of these requests alone: both have handshakes and renewals in any case.
             grown = [now - then for now, then in zip(passed(), before, strict=True)]
             return min(grown) > REQUESTS / 4 * MIN_BYTES

@@ -31,8 +31,8 @@ class TokenTests(HubTestCase):
         cloud, hub = await self.furnished()
         reader = self.client(hub, "coredns", token=cloud.token("reader"))
         await reader.get(PASSWORD)
-        asked = {name for name, what, _ in cloud.requests if what.name == "password"}
-        self.assertEqual(asked, {"system:serviceaccount:default:reader"})
+        readers = {name for name, what, _ in cloud.requests if what.name == "password"}
+        self.assertEqual(readers, {"system:serviceaccount:default:reader"})
 
     async def test_a_token_that_was_accepted_has_what_it_has_seen(self) -> None:
         """It gets no data of other accounts."""

@@ -70,7 +70,7 @@ class WatchTests(HubTestCase):
         )
         await watch.wait_for_end(10)
         self.assertGreaterEqual(reactor.seconds() - began, 1.5)
-        self.assertEqual(watch.told, [])
+        self.assertEqual(watch.types_and_names, [])
 
     async def test_parked_watches_end_soon_after_the_recovery_and_not_at_once(self) -> None:
         """All end within two seconds, spread over time, and later events come from the cloud."""

@@ -35,9 +35,11 @@ class RefusedTests(HubTestCase):
         ):
             with self.subTest(method=method, path=path):
                 response = await kubelet.ask(path, method, body, fields)
-                said = kubelet.expect(response, 503, path)
-                self.assertEqual((said["kind"], said["reason"]), ("Status", "ServiceUnavailable"))
-                self.assertIn(NODE, said["message"])
+                failure = kubelet.expect(response, 503, path)
+                self.assertEqual(
+                    (failure["kind"], failure["reason"]), ("Status", "ServiceUnavailable")
+                )
+                self.assertIn(NODE, failure["message"])
                 [seconds] = response.values(b"retry-after")
                 self.assertGreater(int(seconds), 0)
         self.assertEqual(await kubelet.get(f"{CONFIG_MAPS}/settings"), settings)
@@ -85,11 +87,11 @@ class KubeletTests(HubTestCase):
         kubelet = self.client(hub)
         node = await kubelet.get(NODE_PATH)
         await self.disconnect(cloud, hub)
-        said = await kubelet.refused(
+        failure = await kubelet.refused(
             409, "/api/v1/nodes", "POST", {"apiVersion": "v1", "kind": "Node",
                                            "metadata": {"name": NODE}}
         )  # fmt: skip
-        self.assertEqual(said["reason"], "AlreadyExists")
+        self.assertEqual(failure["reason"], "AlreadyExists")
         self.assertEqual(await kubelet.get(NODE_PATH), node)
 
     async def test_a_pod_that_starts_offline_gets_a_placeholder_for_its_token(self) -> None:

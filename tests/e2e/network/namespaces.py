@@ -23,7 +23,7 @@ CLONE_NEWNET = 0x40000000
 RUN_SECONDS = 60.0
 """The timeout of a program that sets something up."""
 
-_LOOK_SECONDS = 0.01
+_POLL_SECONDS = 0.01
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -182,13 +182,13 @@ def wait_for_ipv6() -> None:
     The kernel makes their routes a moment after ``ip`` has added them (addrconf_dad_work), and
     reports that by netlink only.
     """
-    for _ in range(round(RUN_SECONDS / _LOOK_SECONDS)):
+    for _ in range(round(RUN_SECONDS / _POLL_SECONDS)):
         shown = run("ip", "-6", "-oneline", "address", "show", "up")
         routes = run("ip", "-6", "route", "show", "table", "local").split()
         addresses = [line.split()[3].partition("/")[0] for line in shown.splitlines()]
         if "tentative" not in shown and set(addresses) <= set(routes):
             return
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     raise RuntimeError(f"addresses cannot be used after {RUN_SECONDS:g} s: {shown}")
 
 

@@ -81,10 +81,10 @@ class Gateway:
         """
         with self._network.inside("nat"):
             Path("/proc/sys/net/netfilter/nf_conntrack_tcp_loose").write_text("0")
-        told = ("-i", "site", *_UNKNOWN, *RESET)
+        reset = ("-i", "site", *_UNKNOWN, *RESET)
         quiet = ("-i", "lan", "-p", "tcp", "-j", "DROP")
         with (
-            self.with_rules((*_UNKNOWN, "-j", "DROP"), told),
+            self.with_rules((*_UNKNOWN, "-j", "DROP"), reset),
             self.with_rules(quiet, chain="INPUT"),
         ):
             self.run("conntrack", "-f", f"ipv{self._version}", "-F")

@@ -91,7 +91,7 @@ class ClockTests(LeakTestCase):
         self.assertEqual(answer.status, 200, answer.body)
         client.drop()
 
-    async def both_miss_each_other(self, lost: int) -> None:
+    async def assert_both_detect_silence(self, lost: int) -> None:
         """Require that both ends notice a silent peer in time, and continue afterwards."""
         await self.proxy.refuse()
         self.assertEqual(self.proxy.for_all("black_hole"), 1)
@@ -122,7 +122,7 @@ class ClockTests(LeakTestCase):
             clock.advance(-HOUR)
             await self.pause(MOMENT)
             self.assertEqual(await self.lost(), [number, number])
-            await self.both_miss_each_other(number + 1)
+            await self.assert_both_detect_silence(number + 1)
             await self.within(SOON, idle.round_trip(), "an idle stream goes on")
             (await self.dial()).drop()
             clock.advance(0)

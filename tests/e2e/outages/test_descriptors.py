@@ -82,20 +82,20 @@ class DescriptorTests(LeakTestCase):
         await old.round_trip()
         before = [(program, program.descriptors()) for program in (tunnel.server, tunnel.agent)]
 
-        held, refused = [], []
+        served, refused = [], []
         for _ in range(LOAD):
             answer = await self.connect(tunnel, f"127.0.0.1:{echo.port}", EchoClient(reactor))
-            (held if answer.peer is not None else refused).append(answer)
-        print(f"\n{len(held)} dials succeeded, {len(refused)} were refused")
-        self.assertTrue(held)
+            (served if answer.peer is not None else refused).append(answer)
+        print(f"\n{len(served)} dials succeeded, {len(refused)} were refused")
+        self.assertTrue(served)
         self.assertEqual({answer.status for answer in refused}, {503})
         self.assertIn("too many open files", refused[0].body)
         await old.round_trip()
-        await gatherResults([self.finished(answer.peer) for answer in held[1:]])
-        await held[0].peer.round_trip()
+        await gatherResults([self.finished(answer.peer) for answer in served[1:]])
+        await served[0].peer.round_trip()
         await self.rests(tunnel.agent)
 
-        await self.finished(held[0].peer)
+        await self.finished(served[0].peer)
         for program, descriptors in before:
             await self.descriptors_return(program, descriptors)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -118,17 +118,17 @@ class DescriptorTests(LeakTestCase):
         await old.round_trip()
         before = [(program, program.descriptors()) for program in (tunnel.server, tunnel.agent)]
 
-        callers = [await self.served_or_turned_away(tunnel, echo) for _ in range(LOAD)]
-        held = [peer for peer in callers if peer is not None]
-        print(f"\n{len(held)} of {LOAD} callers were served, the others turned away")
-        self.assertGreater(len(held), MAX_DESCRIPTORS // 4)
-        self.assertLess(len(held), MAX_DESCRIPTORS)
+        callers = [await self.request_or_rejection(tunnel, echo) for _ in range(LOAD)]
+        served = [peer for peer in callers if peer is not None]
+        print(f"\n{len(served)} of {LOAD} callers were served, the others turned away")
+        self.assertGreater(len(served), MAX_DESCRIPTORS // 4)
+        self.assertLess(len(served), MAX_DESCRIPTORS)
         self.assertIsNone(callers[-1])
         await old.round_trip()
         await self.rests(tunnel.server)
-        await gatherResults([Deferred.fromCoroutine(peer.round_trip()) for peer in (old, *held)])
+        await gatherResults([Deferred.fromCoroutine(peer.round_trip()) for peer in (old, *served)])
 
-        await gatherResults([self.finished(peer) for peer in held])
+        await gatherResults([self.finished(peer) for peer in served])
         for program, descriptors in before:
             await self.descriptors_return(program, descriptors)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -136,7 +136,7 @@ class DescriptorTests(LeakTestCase):
         [session] = await tunnel.server.agents()
         self.assertEqual(session["resumptions"], 0)
 
-    async def served_or_turned_away(self, tunnel: Tunnel, echo: Target) -> EchoClient | None:
+    async def request_or_rejection(self, tunnel: Tunnel, echo: Target) -> EchoClient | None:
         """Request a stream; return `None` if the connection is closed soon, without a response."""
         client = EchoClient(reactor)
         dial = self.connect(tunnel, f"127.0.0.1:{echo.port}", client)

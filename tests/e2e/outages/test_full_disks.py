@@ -132,8 +132,8 @@ class FullDiskTests(LeakTestCase):
         await server.ready()
         disk = self.disk(server)
         server.socket_path = str(disk / "connect.sock")
-        ways = {"server_port": server.agent_port, "token_path": str(disk / "join-token")}
-        agent = tunnel.another_agent(**ways)
+        agent_settings = {"server_port": server.agent_port, "token_path": str(disk / "join-token")}
+        agent = tunnel.another_agent(**agent_settings)
         agent.start()
         await agent.ready()
         client = await self.connected(server, echo, EchoClient(reactor))
@@ -141,7 +141,7 @@ class FullDiskTests(LeakTestCase):
         await self.watch(server, agent)
         filler = self.fill(server)
 
-        late = tunnel.another_agent(node="edge-2", state="late", **ways)
+        late = tunnel.another_agent(node="edge-2", state="late", **agent_settings)
         late.start()
         problem = "/disk/nodes/edge-2 cannot be written, the disk is full: make room"
         await self.eventually(
@@ -168,8 +168,10 @@ class FullDiskTests(LeakTestCase):
         server.start()
         await server.ready()
         disk = self.disk(server)
-        ways = {"server_port": server.agent_port, "token_path": str(disk / "join-token")}
-        agents = [tunnel.another_agent(node=f"edge-{n}", state=f"A{n}", **ways) for n in (1, 2)]
+        agent_settings = {"server_port": server.agent_port, "token_path": str(disk / "join-token")}
+        agents = [
+            tunnel.another_agent(node=f"edge-{n}", state=f"A{n}", **agent_settings) for n in (1, 2)
+        ]
         for agent in agents:
             agent.start()
             await agent.ready()
@@ -194,10 +196,10 @@ class FullDiskTests(LeakTestCase):
         async def connected() -> list[str]:
             return [entry["node"] for entry in await server.agents() if entry["connected"]]
 
-        async def only_the_other() -> bool:
+        async def is_only_the_other() -> bool:
             return await connected() == ["edge-2"]
 
-        await self.eventually(only_the_other, "the session of the node has ended", 2)
+        await self.eventually(is_only_the_other, "the session of the node has ended", 2)
 
     async def test_an_agent_without_room_renews_its_certificate_all_the_same(self) -> None:
         """The new certificate is used when the first has expired, and is stored when there is
@@ -215,12 +217,12 @@ class FullDiskTests(LeakTestCase):
         filler = self.fill(agent)
         first = identity_of(str(self.disk(agent))).certificate
 
-        async def renewal_says(words: str) -> bool:
+        async def reports_renewal_failure(words: str) -> bool:
             return words in (await self.readiness(agent))["certificate renewal"]
 
         problem = f"{self.mount_point}/node.pem cannot be written, the disk is full: make room"
         await self.eventually(
-            lambda: renewal_says(f"is in use but not stored for a restart: {problem}"),
+            lambda: reports_renewal_failure(f"is in use but not stored for a restart: {problem}"),
             "there is a new certificate",
             life,
         )
@@ -237,6 +239,6 @@ class FullDiskTests(LeakTestCase):
         await self.dial_through(tunnel.server, echo.port)
 
         filler.unlink()
-        await self.eventually(lambda: renewal_says("ok"), "the certificate is stored")
+        await self.eventually(lambda: reports_renewal_failure("ok"), "the certificate is stored")
         stored = identity_of(str(self.disk(agent))).certificate
         self.assertNotEqual(stored.serial_number, first.serial_number)

@@ -59,7 +59,7 @@ class KillTestCase(LeakTestCase):
         )
         self.server, self.agent = self.tunnel.server, self.tunnel.agent
 
-    async def held_at(self, turns: int) -> None:
+    async def hold_after(self, turns: int) -> None:
         """Close the connection, and stop the next one after that many messages."""
         self.proxy.turns = turns
         self.assertTrue(self.proxy.for_all("reset"))
@@ -67,14 +67,14 @@ class KillTestCase(LeakTestCase):
             lambda: any(link.held for link in self.proxy.links), "a connection is held"
         )
 
-    async def lets_go(self, survivor: Program, before: int) -> None:
+    async def assert_released(self, survivor: Program, before: int) -> None:
         """Require that the survivor has no stream, and no more descriptors than ``before``."""
 
-        async def gone() -> bool:
+        async def is_released() -> bool:
             now = await resource_counts(survivor)
             return now.streams == 0 and now.descriptors <= before
 
-        await self.eventually(gone, f"{survivor.arguments[0]} has let go of all", ENDED)
+        await self.eventually(is_released, f"{survivor.arguments[0]} has let go of all", ENDED)
 
     async def start_again(self, victim: Program) -> None:
         """Restart the killed program, and require that new dials work."""
@@ -121,15 +121,15 @@ class HandshakeKillTests(KillTestCase):
             print(f"\n{victim.arguments[0]} killed at {state}: ", end="")
             stream = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
             await stream.round_trip()
-            await self.held_at(turns)
+            await self.hold_after(turns)
             victim.kill()
             await self.within(ENDED, stream.when_ended(), "the stream ends")
             self.proxy.turns = None
             if survivor is self.server:
-                await self.lets_go(survivor, before)
+                await self.assert_released(survivor, before)
             await self.start_again(victim)
             # An agent keeps its streams for a server that may be only unreachable.
-            await self.lets_go(survivor, before)
+            await self.assert_released(survivor, before)
 
 
 class StreamKillTests(KillTestCase):
@@ -163,7 +163,7 @@ class StreamKillTests(KillTestCase):
         down = await self.connected(self.tunnel, self.targets["download"], Download(hashed=False))
         up = await self.connected(self.tunnel, self.targets["upload"], Source(None, hashed=False))
         await self.eventually(
-            lambda: down.received > 1_000_000 and up.payload.taken > 1_000_000, "data flow"
+            lambda: down.received > 1_000_000 and up.payload.sent > 1_000_000, "data flow"
         )
         self.assertFalse(dial.called)
         return dial, [asked, half, ended, down, up]
@@ -178,7 +178,7 @@ class StreamKillTests(KillTestCase):
         await self.within(ENDED, gatherResults([s.when_ended() for s in streams]), "all end")
         for stream in streams:
             stream.drop()
-        await self.lets_go(self.server, before)
+        await self.assert_released(self.server, before)
         await self.start_again(self.agent)
 
     async def test_the_server(self) -> None:
@@ -194,13 +194,13 @@ class StreamKillTests(KillTestCase):
         await self.within(ENDED, gatherResults([s.when_ended() for s in streams]), "all end")
         await self.start_again(self.server)
         await self.within(ENDED, gatherResults([p.when_lost() for p in peers]), "targets are left")
-        await self.lets_go(self.agent, before)
+        await self.assert_released(self.agent, before)
 
 
-class GoingAwayKillTests(KillTestCase):
+class DrainingKillTests(KillTestCase):
     """One of them is draining with an open stream, when one of them is killed."""
 
-    async def going_away(self, leaving: Program) -> EchoClient:
+    async def start_drain(self, leaving: Program) -> EchoClient:
         """Let one of them drain with an open stream."""
         stream = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
         await stream.round_trip()
@@ -218,17 +218,17 @@ class GoingAwayKillTests(KillTestCase):
         """The stream ends, the other end keeps nothing, and a new process is used at once."""
         for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
             before = (await resource_counts(staying)).descriptors
-            stream = await self.going_away(leaving)
+            stream = await self.start_drain(leaving)
             leaving.kill()
             print(f"\n{leaving.arguments[0]} killed while it drains: ", end="")
             await self.within(ENDED, stream.when_ended(), "the stream ends")
             await self.start_again(leaving)
-            await self.lets_go(staying, before)
+            await self.assert_released(staying, before)
 
     async def test_the_one_that_stays(self) -> None:
         """The draining program has nothing to wait for any more, and exits."""
         for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
-            stream = await self.going_away(leaving)
+            stream = await self.start_drain(leaving)
             staying.kill()
             stream.drop()
             self.assertIn(await leaving.ended(ENDED + DRAIN), (0, -signal.SIGTERM))

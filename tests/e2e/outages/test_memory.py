@@ -33,8 +33,8 @@ class MemoryLimitTests(LeakTestCase):
     def limit(self, program: Program) -> None:
         """Limit a program to the growth that that many streams may need."""
         [pages] = Path(f"/proc/{program.pid}/statm").read_text().split()[:1]
-        most = int(pages) * resource.getpagesize() + max_growth(MAX_STREAMS) + ARENAS
-        resource.prlimit(program.pid, resource.RLIMIT_AS, (most, most))
+        address_space = int(pages) * resource.getpagesize() + max_growth(MAX_STREAMS) + ARENAS
+        resource.prlimit(program.pid, resource.RLIMIT_AS, (address_space, address_space))
 
     async def test_streams_are_refused_when_there_is_no_memory_for_them(self) -> None:
         """The next stream fails with 503 and the reason; existing ones continue; later ones

@@ -24,13 +24,13 @@ class Names:
 
     def __init__(self) -> None:
         self.silent = True
-        self.asked = 0
+        self.queries = 0
         self.ipv4: list[str] = []
         self.ipv6: list[str] = []
 
     def query(self, query: dns.Query, timeout=None) -> Deferred:
         """Respond to a query, as the resolvers of twisted.names do."""
-        self.asked += 1
+        self.queries += 1
         if self.silent:
             return Deferred()
         if query.name.name.rstrip(b".").decode() != NAME:
@@ -62,7 +62,7 @@ class NameServerTests(SiteTestCase):
         self.addCleanup(port.stopListening)
         return names
 
-    def make_asking_agent(self):
+    def make_resolving_agent(self):
         """Prepare an agent that uses only this name server."""
         configuration = os.path.join(self.directory, "resolv.conf")
         Path(configuration).write_text(f"nameserver {SERVER}\noptions timeout:1 attempts:1\n")
@@ -75,15 +75,15 @@ class NameServerTests(SiteTestCase):
         """The agent waits and reports it, follows its server to another family, and streams
         continue."""
         names = self.start_name_server()
-        agent = self.make_asking_agent()
+        agent = self.make_resolving_agent()
         agent.start()
-        await self.eventually(lambda: names.asked > 0, "the name is asked for", 30)
+        await self.eventually(lambda: names.queries > 0, "the name is asked for", 30)
 
-        async def says_so() -> bool:
+        async def is_waiting_reported() -> bool:
             status, _ = await agent.get("/readyz")
             return status == 503 and NAME in agent.log
 
-        await self.eventually(says_so, "the agent tells that it waits", 30)
+        await self.eventually(is_waiting_reported, "the agent tells that it waits", 30)
 
         names.ipv4 = [SERVER]
         names.silent = False
@@ -93,9 +93,9 @@ class NameServerTests(SiteTestCase):
         client = await self.echo("edge-1", echo)
 
         names.ipv4, names.ipv6 = [], [SECOND]
-        gone = ("-p", "tcp", "-d", SERVER, "-j", "REJECT", "--reject-with", "tcp-reset")
+        reset = ("-p", "tcp", "-d", SERVER, "-j", "REJECT", "--reject-with", "tcp-reset")
         answer = Deferred.fromCoroutine(client.round_trip())
-        self.gateway.add(*gone)
+        self.gateway.add(*reset)
         await self.within(60, answer, "the stream goes on at the new address")
         [session] = await self.server.agents()
         self.assertIn("fd77::254", session["address"])

@@ -79,7 +79,7 @@ PROBE_ON_SILENCE = "1"
 STEPS = tuple(sign * size for size in (30, 3600, 400 * 24 * 3600) for sign in (1, -1))
 """Seconds by which the clock is stepped: more than any timeout, a wrong time zone, no battery."""
 
-LASTS = 0.3
+FAULT_SECONDS = 0.3
 """Seconds for which a wrong time lasts, and between two samples of what must not change."""
 
 FROZEN = 1.5
@@ -175,14 +175,14 @@ class Way:
         await self.begin()
         for fault in (
             self.losses,
-            self.a_narrow_way,
-            self.a_slow_way,
+            self.with_low_mtu,
+            self.with_low_rate,
             self.a_forgetful_nat,
             self.resets,
             self.drop_outgoing,
             self.frozen_programs,
             self.clock_steps,
-            self.who_does_not_read,
+            self.with_stalled_readers,
             self.a_burst,
             self.no_descriptors,
             self.garbage,
@@ -203,7 +203,7 @@ class Way:
         for victim, end in (
             (self.agent, self.killed),
             (self.agent, self.without_power),
-            (self.agent, self.told_to_stop),
+            (self.agent, self.stopped),
             (self.server, self.killed),
         ):
             await self.open()
@@ -230,7 +230,7 @@ class Way:
         streams = [each["streams"] for each in await self.server.agents() if each["connected"]]
         return streams == [3]
 
-    async def told_to_stop(self, victim: Program) -> None:
+    async def stopped(self, victim: Program) -> None:
         """End a program with SIGTERM; it waits for the last of its streams."""
         victim.signal(signal.SIGTERM)
         await self.go_on()
@@ -303,24 +303,24 @@ class Way:
         source.payload.finish()
         await self.within(SOON, self.down.when_lost(), "the download ends")
         self.assertEqual(self.down.digest, source.payload.digest)
-        self.assertEqual(self.down.received, source.payload.taken)
+        self.assertEqual(self.down.received, source.payload.sent)
         await self.typist.round_trip()
         self.typist.drop()
         self.assertIn(await self.server.ended(2 * SOON), (0, -signal.SIGTERM))
         # The agent must not have a retry scheduled when its resources are compared.
         self.server.start()
-        await self.eventually(self.serves, "the next server is used", 3 * SOON, LASTS)
+        await self.eventually(self.serves, "the next server is used", 3 * SOON, FAULT_SECONDS)
 
     async def drains(self) -> None:
         """Wait until the server drains."""
 
-        async def says_so() -> bool:
+        async def is_reported() -> bool:
             try:
                 return (await self.server.get("/readyz"))[0] == 503
             except DeadlineExceeded:
                 return False
 
-        await self.eventually(says_so, "the server drains", 2 * SOON)
+        await self.eventually(is_reported, "the server drains", 2 * SOON)
 
     async def resumed(self, before: float) -> None:
         """Require that the agent has reconnected."""
@@ -340,7 +340,7 @@ class Way:
             )
             await self.go_on()
 
-    async def a_narrow_way(self) -> None:
+    async def with_low_mtu(self) -> None:
         """The path MTU drops without an ICMP message."""
         with self.gateway.drop_larger_than(NARROW):
             await self.eventually(
@@ -348,7 +348,7 @@ class Way:
             )
             await self.go_on(3 * SOON)
 
-    async def a_slow_way(self) -> None:
+    async def with_low_rate(self) -> None:
         """A link with a tenth of the required rate is full, and is not considered silent."""
         before = await self.agent.metric("yurttunnel_agent_resumptions_total")
         with self.gateway.rate_limit(SLOW):
@@ -398,13 +398,13 @@ class Way:
         for clock in self.clocks:
             for seconds in STEPS:
                 clock.advance(seconds)
-                await self.pause(LASTS)
+                await self.pause(FAULT_SECONDS)
                 await self.go_on()
             clock.advance(0)
         now = await self.agent.metric("yurttunnel_agent_connections_lost_total")
         self.assertEqual(now, lost)
 
-    async def who_does_not_read(self) -> None:
+    async def with_stalled_readers(self) -> None:
         """A caller and a target do not read."""
         deaf = self.target(Stalled)
         source = self.target(lambda: Source(None, hashed=False))
@@ -415,10 +415,10 @@ class Way:
         sent: list[tuple[int, int]] = []
 
         def full() -> bool:
-            sent.append((source.peers[0].payload.taken, sender.payload.taken))
+            sent.append((source.peers[0].payload.sent, sender.payload.sent))
             return len(sent) > 1 and sent[-1] == sent[-2]
 
-        await self.eventually(full, "nothing more is taken from them", SOON, LASTS)
+        await self.eventually(full, "nothing more is taken from them", SOON, FAULT_SECONDS)
         await self.go_on()
         # A caller's FIN is behind data that the target has not read.
         for peer in (stalled, sender, *deaf.peers):
@@ -438,11 +438,11 @@ class Way:
         with ExitStack() as restored:
             restored.callback(resource.prlimit, pid, limit, former)
             # All free descriptors are used.
-            held = []
+            connected = []
             while (client := await self.served_or_not()) is not None:
-                held.append(client)
+                connected.append(client)
             await self.go_on()
-        for client in held:
+        for client in connected:
             client.drop()
 
     async def garbage(self) -> None:
@@ -560,7 +560,7 @@ class PassThroughTests(Way, SteeringTestCase):
         port = str(self.world.api.port)
         refused = ("INPUT", "-p", "tcp", "-d", API, "--dport", port, *RESET)
         run("iptables", "-I", *refused)
-        await self.pause(LASTS)
+        await self.pause(FAULT_SECONDS)
         await self.go_on()
         (await self.echo()).drop()
         run("iptables", "-D", *refused)

@@ -78,7 +78,7 @@ class NodeNetwork(Machines):
         for version in (4, 6):
             run("ip", "route", "add", "default", "via", address("outside", ROUTER, version))
 
-    def fall_silent(self, site: str, number: int) -> None:
+    def drop_packets(self, site: str, number: int) -> None:
         """Drop all packets to the addresses with a number."""
         for version in (4, 6):
             element = f"{{ {address(site, number, version)} }}"

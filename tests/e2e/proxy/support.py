@@ -41,7 +41,7 @@ SHOWN_SECONDS = 15.0
 TIMEOUT = 30.0
 """Seconds for which a client waits for an answer; in some of them it may have no processor."""
 
-KEPT_PIPE_ENDS = 2 * 16
+CACHED_PIPE_ENDS = 2 * 16
 """Pipes that a proxy keeps for reuse."""
 
 REMOTE = tuple(Pod(number) for number in (11, 12, 13))
@@ -167,7 +167,7 @@ class ProxyTestCase(EndToEndTestCase):
         def are_back() -> bool:
             now = proxy.descriptors()
             others = _without_pipes(now)
-            return others <= had and len(now) - others <= len(before) - had + KEPT_PIPE_ENDS
+            return others <= had and len(now) - others <= len(before) - had + CACHED_PIPE_ENDS
 
         await self.eventually(are_back, f"the descriptors are back to {before}", seconds)
 

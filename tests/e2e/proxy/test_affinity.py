@@ -38,7 +38,7 @@ class Affinity:
             await self.dead_ones(version)
         had = {version: await self.endpoints(version) for version in BOTH}
         self.write(SHORT)
-        await self.each_family(self.short_again)
+        await self.each_family(self.until_shorter_timeout)
         for version in BOTH:
             # Some may be sent to the same endpoint again.
             self.assertNotEqual(await self.endpoints(version), had[version])
@@ -57,10 +57,10 @@ class Affinity:
         """Require the effects of the long timeout."""
         host = self.objects.address("web", version)
         await self.eventually(lambda: self.outlasts(host), "the longer time counts")
-        await self.each_has_one(host, version)
-        await self.another_one(host, version)
+        await self.assert_one_each(host, version)
+        await self.assert_another(host, version)
 
-    async def short_again(self, version: int) -> None:
+    async def until_shorter_timeout(self, version: int) -> None:
         """Wait until the shorter timeout applies, and has expired for existing clients."""
         source = address("clients", WITNESS, version)
         await self.it_ends(self.objects.address("web", version), source=source)
@@ -77,7 +77,7 @@ class Affinity:
         affinity = {"clientIP": {"timeoutSeconds": seconds}}
         self.objects.service("web", sessionAffinity="ClientIP", sessionAffinityConfig=affinity)
 
-    async def each_has_one(self, host: str, version: int) -> None:
+    async def assert_one_each(self, host: str, version: int) -> None:
         """Require that each client has one endpoint for all of its connections."""
         for number in (CLIENT, OTHER_CLIENT):
             source = address("clients", number, version)
@@ -90,40 +90,40 @@ class Affinity:
         One that was late on a busy machine may get another one.
         """
         before = reactor.seconds()
-        kept = (await self.assert_served(host)).endpoint
+        assigned = (await self.assert_served(host)).endpoint
         for _ in range(4):
             await self.pause(SHORT / 2)
             again = reactor.seconds()
             found = (await self.assert_served(host)).endpoint
             if reactor.seconds() - before < 0.9 * SHORT:
-                self.assertEqual(found, kept)
-            before, kept = again, found
+                self.assertEqual(found, assigned)
+            before, assigned = again, found
 
     async def it_ends(self, host: str, source: str = "") -> None:
         """Require that a client which is away for long is treated as a new one."""
-        kept = (await self.assert_served(host, source=source)).endpoint
+        assigned = (await self.assert_served(host, source=source)).endpoint
 
         async def is_another() -> bool:
             await self.pause(SHORT + 0.5)
-            return (await self.assert_served(host, source=source)).endpoint != kept
+            return (await self.assert_served(host, source=source)).endpoint != assigned
 
         # The same one can be chosen again, even several times in a row.
         await self.eventually(is_another, "the client gets another endpoint", 40)
 
     async def outlasts(self, host: str) -> bool:
         """Return whether a client keeps its endpoint for longer than the short timeout."""
-        kept = (await self.assert_served(host)).endpoint
+        assigned = (await self.assert_served(host)).endpoint
         await self.pause(SHORT + 0.5)
-        return (await self.assert_served(host)).endpoint == kept
+        return (await self.assert_served(host)).endpoint == assigned
 
-    async def another_one(self, host: str, version: int) -> None:
+    async def assert_another(self, host: str, version: int) -> None:
         """Require that a client of a removed endpoint gets another one."""
-        kept = (await self.assert_served(host)).endpoint
-        others: list[Pod] = [pod for pod in PODS if pod.address(version) != kept]
+        assigned = (await self.assert_served(host)).endpoint
+        others: list[Pod] = [pod for pod in PODS if pod.address(version) != assigned]
         self.objects.endpoints("web", *others, versions=(version,))
 
         async def has_left() -> bool:
-            return (await self.assert_served(host)).endpoint != kept
+            return (await self.assert_served(host)).endpoint != assigned
 
         await self.eventually(has_left, "the client has another endpoint")
         got = spread(await self.calls(20, host))
@@ -134,21 +134,21 @@ class Affinity:
         without having been removed; and that it stays there, also when the previous one is back.
         """
         host = self.objects.address("web", version)
-        for die, live in ((self.end, self.serve), (self.fall_silent, self.speak_again)):
-            kept = (await self.assert_served(host)).endpoint
-            (pod,) = (each for each in PODS if each.address(version) == kept)
+        for die, live in ((self.end, self.serve), (self.black_hole, self.restore)):
+            assigned = (await self.assert_served(host)).endpoint
+            (pod,) = (each for each in PODS if each.address(version) == assigned)
             await maybeDeferred(die, pod)
             another = (await self.assert_served(host)).endpoint
-            self.assertNotEqual(another, kept)
+            self.assertNotEqual(another, assigned)
             self.assertEqual(spread(await self.calls(20, host)), {another: 20})
             live(pod)
             self.assertEqual(spread(await self.calls(20, host)), {another: 20})
 
-    def fall_silent(self, pod: Pod) -> None:
+    def black_hole(self, pod: Pod) -> None:
         """Have a pod drop all packets."""
-        self.network.fall_silent(pod.site, pod.number)
+        self.network.drop_packets(pod.site, pod.number)
 
-    def speak_again(self, pod: Pod) -> None:
+    def restore(self, pod: Pod) -> None:
         """Have it respond again, and all others on its machine."""
         for version in BOTH:
             self.network.run(pod.site, "nft", "flush", "set", "inet", "dead", f"ipv{version}")

@@ -28,7 +28,7 @@ from tests.e2e.proxy.traffic import StreamEndpoint
 NODE_PORT = 30080
 MANY, MANY_PORT = 1000, 9090
 
-LONGEST, LONGEST_OF_A_PORT = 253, 63
+LONGEST, LONGEST_PORT_NAME = 253, 63
 """The maximum lengths of names of objects, and of ports of a Service."""
 
 RING = {
@@ -46,23 +46,23 @@ MAX_LOOP_SHARE = 2 * 2 * 6
 
 OTHER = {4: 6, 6: 4}
 
-LOOK = re.compile(r"\w+-(nft|legacy)-save\b|nft list\b")
+LIST_COMMAND = re.compile(r"\w+-(nft|legacy)-save\b|nft list\b")
 """Programs that read rules, and change none."""
 
 
-def take(number: int, version: int) -> socket.socket:
+def occupy(number: int, version: int) -> socket.socket:
     """Listen on a port of all addresses of a family, as another process would."""
     family, everywhere = (socket.AF_INET, "0.0.0.0") if version == 4 else (socket.AF_INET6, "::")
-    taken = socket.socket(family)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     if version == 6:
-        taken.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-    taken.bind((everywhere, number))
-    taken.listen()
-    return taken
+        listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+    listener.bind((everywhere, number))
+    listener.listen()
+    return listener
 
 
-class TakenPort:
+class PortInUse:
     """A resource that is taken, beside a valid Service; subclasses choose mode and back end."""
 
     async def prepare(self, *flags: str) -> Proxy:
@@ -83,7 +83,7 @@ class TakenPort:
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("good", version))
 
-    async def nothing_is_mended(self) -> bool:
+    async def no_repair_needed(self) -> bool:
         """Return whether the current rules are the desired ones when they are checked after a
         change by another program: comments that iptables truncates would differ.
         """
@@ -92,9 +92,9 @@ class TakenPort:
             run("nft", change, "table", "inet", FOREIGN)
         await self.next_sync(self.proxy)
         lines = self.started.read_text().removeprefix(began).splitlines()
-        return bool(lines) and all(LOOK.match(line) for line in lines)
+        return bool(lines) and all(LIST_COMMAND.match(line) for line in lines)
 
-    async def told(self, *words: str) -> None:
+    async def assert_reported(self, *words: str) -> None:
         """Wait until the status page and the log contain these words, each in one line."""
 
         async def on_page() -> bool:
@@ -116,15 +116,15 @@ class TakenPort:
         """
         await self.prepare()
         node = {each: address("clients", NODE, each) for each in BOTH}
-        ports = ["http".ljust(LONGEST_OF_A_PORT - 1, "b") + each for each in "01"]
+        ports = ["http".ljust(LONGEST_PORT_NAME - 1, "b") + each for each in "01"]
         served = {
             (version, "web".ljust(LONGEST - 1, "a") + str(version)): pods
             for version, pods in ((4, REMOTE), (6, LOCAL))
         }
         for (version, name), pods in served.items():
             number = NODE_PORT + 10 * version
-            taken = take(number, version)
-            self.addCleanup(taken.close)
+            listener = occupy(number, version)
+            self.addCleanup(listener.close)
             self.objects.service(
                 name,
                 port(80, name=ports[0], node=number),
@@ -132,29 +132,29 @@ class TakenPort:
                 type="NodePort",
             )
             self.objects.endpoints(name, *pods)
-            await self.told(f"default/{name}:{ports[0]}", str(number))
+            await self.assert_reported(f"default/{name}:{ports[0]}", str(number))
             for each in (80, 81):
                 await self.eventually_by(pods, self.objects.address(name, version), each)
             await self.eventually_by(pods, node[version], number + 1)
             await self.eventually_by(pods, node[OTHER[version]], number)
             caller = self.dial(node[version], number, keeps_open=True)
             await caller.made
-            accepted, _ = taken.accept()
+            accepted, _ = listener.accept()
             # With a reset, after which the kernel does not reserve the port.
             accepted.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             accepted.close()
             self.assertEqual((await caller.answered).endpoint, "")
-            taken.close()
+            listener.close()
             await self.eventually_by(pods, node[version], number)
             await self.good_is_served()
         for (version, name), pods in served.items():
             for each in (80, 81):
                 host = self.objects.address(name, OTHER[version])
                 await self.eventually_by(pods, host, each)
-        await self.eventually(self.nothing_is_mended, "rules stay as they were written")
+        await self.eventually(self.no_repair_needed, "rules stay as they were written")
 
 
-class BadInput(TakenPort):
+class BadInput(PortInUse):
     """Other invalid objects, for which the back end does not matter."""
 
     async def test_endpoints_that_cannot_be(self) -> None:
@@ -173,10 +173,10 @@ class BadInput(TakenPort):
         for version, texts in bad.items():
             await self.eventually_by(REMOTE[:2], self.objects.address("web", version))
             for text in texts[:2]:
-                await self.told("default/web", text)
+                await self.assert_reported("default/web", text)
         for number in (0, -1, 70_000):
             self.objects.endpoints("web", *REMOTE, part="b", target=number)
-            await self.told("default/web", f"{number} is not a port number")
+            await self.assert_reported("default/web", f"{number} is not a port number")
             for version in BOTH:
                 got = spread(await self.calls(60, self.objects.address("web", version)))
                 self.assertEqual(set(got), {pod.address(version) for pod in REMOTE[:2]})
@@ -206,7 +206,7 @@ class BadInput(TakenPort):
             ("loopback", "not an address is not an IP address"),
             ("sctp", "protocol SCTP is not supported"),
         ):
-            await self.told(f"default/{name}", text)
+            await self.assert_reported(f"default/{name}", text)
         for version in BOTH:
             for name, number in (("zero", 81), ("huge", 81), ("node-port", 80), ("loopback", 80),
                                  (long, 80)):  # fmt: skip
@@ -219,14 +219,14 @@ class BadInput(TakenPort):
         first = self.objects.address("good", 4)
         self.objects.service("thief", versions=(4,), clusterIP=first, clusterIPs=[first])
         self.objects.endpoints("thief", *LOCAL, versions=(4,))
-        await self.told("default/thief", first)
+        await self.assert_reported("default/thief", first)
         await self.good_is_served()
 
     async def test_many_endpoints_in_a_slice(self) -> None:
         """A slice with ten times as many endpoints as Kubernetes writes is served completely."""
         await self.prepare()
         numbers = range(1, MANY + 1)
-        ways = {
+        networks = {
             4: (
                 "",
                 "10.71.0.0/16",
@@ -234,7 +234,7 @@ class BadInput(TakenPort):
             ),
             6: ("::", "fd71::/64", [f"fd71::{number:x}" for number in numbers]),
         }
-        for version, (interface, network, addresses) in ways.items():
+        for version, (interface, network, addresses) in networks.items():
             added = "dev lo" if version == 4 else "dev lo nodad"
             lines = "\n".join(f"address add {text} {added}" for text in addresses)
             self.network.run("outside", "ip", "-batch", "-", stdin=lines)
@@ -253,16 +253,16 @@ class BadInput(TakenPort):
     async def all_are_reached(self, host: str, addresses: Sequence[str]) -> None:
         """Require that clients reach nearly all endpoints, and no others."""
 
-        async def one_of_them() -> bool:
+        async def is_one_of_them() -> bool:
             return (await self.call(host, answer_timeout=1.0)).endpoint in addresses
 
-        await self.eventually(one_of_them, "it is served")
+        await self.eventually(is_one_of_them, "it is served")
         got = spread(await self.calls(2 * MANY, host))
         self.assertEqual(got.keys() - set(addresses), set())
         self.assertGreater(len(got), MANY * (0.99 if self.mode == "user" else 0.75))
 
 
-class NoPorts(TakenPort):
+class NoPorts(PortInUse):
     """The same for proxy ports, in user mode."""
 
     async def test_no_ports_are_left(self) -> None:
@@ -275,7 +275,7 @@ class NoPorts(TakenPort):
             for name in names:
                 self.objects.service(name, versions=(version,))
                 self.objects.endpoints(name, *REMOTE, versions=(version,))
-            await self.told(f"default/web-{version}", "no remaining ports")
+            await self.assert_reported(f"default/web-{version}", "no remaining ports")
             served = await self.five_are_served(names, version)
             [without] = set(names) - set(served)
             self.objects.remove(served[0])
@@ -298,7 +298,7 @@ class NoPorts(TakenPort):
         return served
 
 
-class Loops(TakenPort):
+class Loops(PortInUse):
     """Endpoints that lead back to the node."""
 
     async def test_loop(self) -> None:
@@ -307,7 +307,7 @@ class Loops(TakenPort):
         """
         proxy = await self.prepare()
         before = len(proxy.descriptors())
-        by_ports, by_portals = await self.lead_to_ports(), self.lead_to_portals()
+        by_ports, by_portals = await self.point_to_proxy_ports(), self.point_to_portals()
         protocols = {**by_ports, **dict.fromkeys(by_portals, ("TCP", "UDP"))}
         everywhere = [
             (name, each, version)
@@ -319,9 +319,9 @@ class Loops(TakenPort):
         # The first one may have been lost during the changes.
         await gatherResults(Deferred.fromCoroutine(self.answers(*where, 2)) for where in everywhere)
         for name in by_ports:
-            await self.told(f"default/{name}", "it is a port of this proxy")
+            await self.assert_reported(f"default/{name}", "it is a port of this proxy")
         for name in by_portals:
-            await self.told(f"default/{name}", "which would be a loop")
+            await self.assert_reported(f"default/{name}", "which would be a loop")
         for answered in await gatherResults(
             Deferred.fromCoroutine(self.answers(*where, 10)) for where in everywhere
         ):
@@ -331,7 +331,7 @@ class Loops(TakenPort):
         )
         await self.good_is_served()
 
-    async def lead_to_ports(self) -> Mapping[str, Sequence[str]]:
+    async def point_to_proxy_ports(self) -> Mapping[str, Sequence[str]]:
         """Make Services whose endpoints are proxy ports of this node; return their protocols."""
         found = {f"{name}-{each.lower()}": [each] for name in AROUND for each in ("TCP", "UDP")}
         for name, [protocol] in found.items():
@@ -363,7 +363,7 @@ class Loops(TakenPort):
                 self.objects.endpoints(name, own, target=target, versions=(version,))
         return found
 
-    def lead_to_portals(self) -> Iterable[str]:
+    def point_to_portals(self) -> Iterable[str]:
         """Make Services whose endpoints are portals; return their names."""
         self.objects.service("portal", port(80), port(80, "UDP"))
         for name, addresses in RING.items():
@@ -402,8 +402,8 @@ class Loops(TakenPort):
         if protocol == "TCP":
             found = await self.calls(count, host, answer_timeout=6.0)
         else:
-            asked = [self.ask(host, 80, answer_timeout=1.0) for _ in range(count)]
-            found = await gatherResults(map(Deferred.fromCoroutine, asked))
+            requests = [self.ask(host, 80, answer_timeout=1.0) for _ in range(count)]
+            found = await gatherResults(map(Deferred.fromCoroutine, requests))
         return {answer.endpoint for answer in found}
 
 
@@ -429,6 +429,6 @@ class KernelTests(BadInput, Loops, ProxyTestCase):
     mode = "kernel"
     backend = "nftables"
 
-    async def lead_to_ports(self) -> Mapping[str, Sequence[str]]:
+    async def point_to_proxy_ports(self) -> Mapping[str, Sequence[str]]:
         """Return none: the kernel uses no proxy ports."""
         return {}

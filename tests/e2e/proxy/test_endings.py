@@ -46,36 +46,39 @@ class Introductions:
         self.serve(*REMOTE)
         await self.start_cloud()
         self.proxy = await self.start_proxy()
-        for asked in BEGINNINGS:
+        for version_name in BEGINNINGS:
             self.objects.service(
                 "web",
                 port(80, node=NODE_PORT),
                 type="NodePort",
-                annotations={"yurttunnel.io/proxy-protocol": asked},
+                annotations={"yurttunnel.io/proxy-protocol": version_name},
             )
             self.objects.endpoints("web", *REMOTE)
             for version in BOTH:
                 host = self.objects.address("web", version)
                 await self.eventually(lambda h=host: self.answers(h), f"{host} answers")
                 await self.eventually(
-                    lambda h=host, a=asked: self.is_introduced(h, a), f"{host} has {asked}"
+                    lambda h=host, a=version_name: self.is_introduced(h, a),
+                    f"{host} has {version_name}",
                 )
                 for portal in ((host, 80), (address("clients", NODE, version), NODE_PORT)):
                     client = address("clients", CLIENT, version), next(self._source_ports)
-                    told = await self.told(*portal, b"hello", client[1])
-                    self.assertEqual(told[: len(BEGINNINGS[asked])], BEGINNINGS[asked])
-                    self.assertEqual(parse(told), (f"IPv{version}", client, portal, b"hello"))
+                    received = await self.introduction(*portal, b"hello", client[1])
+                    self.assertEqual(
+                        received[: len(BEGINNINGS[version_name])], BEGINNINGS[version_name]
+                    )
+                    self.assertEqual(parse(received), (f"IPv{version}", client, portal, b"hello"))
 
     async def answers(self, host: str) -> bool:
         """Return whether an endpoint has sent its greeting."""
         return bool((await self.call(host)).endpoint)
 
-    async def is_introduced(self, host: str, asked: str) -> bool:
+    async def is_introduced(self, host: str, version_name: str) -> bool:
         """Return whether an endpoint gets the header of the requested version."""
-        told = await self.told(host, 80, b"", next(self._source_ports))
-        return told.startswith(BEGINNINGS[asked])
+        received = await self.introduction(host, 80, b"", next(self._source_ports))
+        return received.startswith(BEGINNINGS[version_name])
 
-    async def told(self, host: str, number: int, text: bytes, source_port: int) -> bytes:
+    async def introduction(self, host: str, number: int, text: bytes, source_port: int) -> bytes:
         """Send from a client; return all that its endpoint received."""
         output = await self.netcat(host, text, number, "-p", f"{source_port}")
         _, _, echoed = output.partition(b"\n")
@@ -151,7 +154,7 @@ class Endings(Introductions):
             for number in range(CALLERS)
         ]
         await gatherResults([caller.greeted for caller in callers])
-        self.network.fall_silent("outside", gone.number)
+        self.network.drop_packets("outside", gone.number)
         for caller in callers:
             caller.transport.loseWriteConnection()
         await self.assert_no_descriptor_leak(proxy, before, seconds=GUARD + 30)

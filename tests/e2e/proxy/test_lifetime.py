@@ -38,14 +38,14 @@ class Lifetime:
         rules = self.all_rules()
         proxy.kill()
         self.assertEqual(self.all_rules(), rules)
-        await self.while_away()
+        await self.assert_while_stopped()
         proxy.start()
         await proxy.ready()
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("web", version))
         self.assertEqual(self.all_rules(), rules)
 
-    async def while_away(self) -> None:
+    async def assert_while_stopped(self) -> None:
         """Require what the mode promises while there is no proxy."""
         raise NotImplementedError
 
@@ -106,11 +106,11 @@ class Lifetime:
         await gatherResults([caller.greeted for caller in callers.values()])
         self.objects.remove("web")
 
-        async def is_gone(host: str) -> bool:
+        async def is_removed(host: str) -> bool:
             return bool((await self.call(host, answer_timeout=0.3)).problem)
 
         for host in callers:
-            await self.eventually(lambda h=host: is_gone(h), "new clients are not served")
+            await self.eventually(lambda h=host: is_removed(h), "new clients are not served")
         for caller in callers.values():
             caller.finish()
             self.assertEqual((await caller.answered).problem, "")
@@ -123,7 +123,7 @@ class UserLifetime(Lifetime):
         """Choose proxy ports that no test's API uses, and that the next process can use again."""
         return (*super().flags(), "--proxy-port-range", "17000-17010")
 
-    async def while_away(self) -> None:
+    async def assert_while_stopped(self) -> None:
         """Require that clients are refused, because no process carries them."""
         answer = await self.call(self.objects.address("web", 4))
         self.assertEqual(answer.problem, REFUSED)
@@ -152,7 +152,7 @@ class KernelTests(Lifetime, ProxyTestCase):
     mode = "kernel"
     backend = "nftables"
 
-    async def while_away(self) -> None:
+    async def assert_while_stopped(self) -> None:
         """Require that no client is affected."""
         for version in BOTH:
             got = spread(await self.calls(60, self.objects.address("web", version)))

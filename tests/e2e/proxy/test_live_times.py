@@ -39,14 +39,14 @@ class LiveTimesTests(ProxyTestCase):
         before = len(proxy.descriptors())
         caller = self.dial(host, keeps_open=True)
         await caller.greeted
-        held = len(proxy.descriptors())
+        descriptors_before = len(proxy.descriptors())
         self.assertEqual((await self.ask(host)).problem, "")
-        self.assertGreater(len(proxy.descriptors()), held)
+        self.assertGreater(len(proxy.descriptors()), descriptors_before)
         await file.use(self, proxy, SHORT, *FLAGS)
         await self.eventually(
-            lambda: len(proxy.descriptors()) <= held, "its socket is given back", SOON
+            lambda: len(proxy.descriptors()) <= descriptors_before, "its socket is given back", SOON
         )
-        self.assertGreater(held, before)
+        self.assertGreater(descriptors_before, before)
         proxy.signal(signal.SIGTERM)
         await proxy.ended(SOON)
         self.assertNotEqual((await caller.answered).problem, "")

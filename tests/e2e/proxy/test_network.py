@@ -19,14 +19,14 @@ class NetworkTests(ProxyTestCase):
         failures are reported.
         """
         self.serve(SERVING, SILENT, *LOCAL)
-        self.network.fall_silent("outside", SILENT.number)
+        self.network.drop_packets("outside", SILENT.number)
         for version in BOTH:
             client = address("clients", CLIENT, version)
             for pod in (SERVING, *LOCAL):
                 host = pod.address(version)
                 called = await self.assert_served(host, TARGET_PORT, size=300_000)
-                asked = await self.ask(host, TARGET_PORT, MAX_DATAGRAM_BYTES)
-                for answer in (called, asked):
+                by_ask = await self.ask(host, TARGET_PORT, MAX_DATAGRAM_BYTES)
+                for answer in (called, by_ask):
                     self.assertEqual((answer.endpoint, answer.client), (host, client))
             for pod, by_tcp, by_udp, answer_timeout in (
                 (REFUSING, REFUSED, REFUSED, 10.0),

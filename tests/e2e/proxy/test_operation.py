@@ -59,11 +59,11 @@ class HealthTests(ProxyTestCase):
     async def healthy(self, expected: int, eligible: bool) -> None:
         """Wait until ``/healthz`` has this status."""
 
-        async def says() -> bool:
+        async def is_shown() -> bool:
             status, body = await self.health("healthz")
             return status == expected and json.loads(body)["nodeEligible"] is eligible
 
-        await self.eventually(says, f"/healthz answers {expected}")
+        await self.eventually(is_shown, f"/healthz answers {expected}")
 
     async def test_rules_that_cannot_be_created(self) -> None:
         """If changes wait for more than two periods, ``/healthz`` returns 503, and ``/readyz`` says
@@ -83,11 +83,11 @@ class HealthTests(ProxyTestCase):
         self.objects.endpoints("late", *REMOTE)
         await self.healthy(503, eligible=True)
 
-        async def says_why() -> bool:
+        async def is_reason_shown() -> bool:
             status, body = await proxy.get("/readyz")
             return status == 503 and "out of order" in body
 
-        await self.eventually(says_why, "/readyz says why")
+        await self.eventually(is_reason_shown, "/readyz says why")
         await self.eventually_by(REMOTE, self.objects.address("web", 4))
         broken.unlink()
         await self.eventually_by(REMOTE, self.objects.address("late", 4), seconds=40)

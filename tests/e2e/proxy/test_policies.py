@@ -63,7 +63,7 @@ class Policies:
             await self.eventually_by(LOCAL, BALANCER[version], machine="outside")
             # As if the packets had gone out to the balancer, which may send them to any node.
             await self.eventually_by(ALL, BALANCER[version], machine="node")
-            await self.source_is_kept(node, version)
+            await self.assert_source_preserved(node, version)
         await self.eventually_healthy(200, len(LOCAL))
         self.objects.endpoints("within", *REMOTE)
         self.objects.endpoints("without", *REMOTE)
@@ -71,11 +71,11 @@ class Policies:
         await self.each_family("without", REMOTE)
         await self.eventually_healthy(503, 0)
         # Until rules exist for that, sockets refuse them.
-        await self.eventually(self.nobody_outside_is_answered, "they drop what comes", 20)
+        await self.eventually(self.no_answer_outside, "they drop what comes", 20)
         self.objects.remove("without")
         await self.eventually_healthy(0, 0)
 
-    async def nobody_outside_is_answered(self) -> bool:
+    async def no_answer_outside(self) -> bool:
         """Return whether clients of node port and load balancer get no answer."""
         unanswered = [
             self.dial(host, number, machine="outside", answer_timeout=1.5).answered
@@ -99,7 +99,7 @@ class Policies:
             status={"loadBalancer": {"ingress": [{"ip": text} for text in BALANCER.values()]}},
         )
 
-    async def source_is_kept(self, host: str, version: int) -> None:
+    async def assert_source_preserved(self, host: str, version: int) -> None:
         """Require that endpoints see the client's address in kernel mode."""
         answer = await self.assert_served(host, NODE_PORT, machine="outside")
         if self.mode == "kernel":
@@ -109,17 +109,17 @@ class Policies:
         """Wait until load balancers get this status and this number of endpoints."""
         url = f"http://{address('outside', NODE, 4)}:{HEALTH_PORT}/healthz"
 
-        async def so() -> bool:
+        async def is_expected() -> bool:
             got, body = await self.curl(url, machine="outside")
             if got != status:
                 return False
             if status == 0:
                 return True
-            told = json.loads(body)
+            health = json.loads(body)
             service = {"namespace": "default", "name": "without"}
-            return told["service"] == service and told["localEndpoints"] == count
+            return health["service"] == service and health["localEndpoints"] == count
 
-        await self.eventually(so, f"{url} answers {status} with {count}")
+        await self.eventually(is_expected, f"{url} answers {status} with {count}")
 
     async def test_no_endpoints(self) -> None:
         """Without endpoints clients are refused at once, at each portal; with the first one they

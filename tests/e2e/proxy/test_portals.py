@@ -112,7 +112,7 @@ class Portals:
             await self.eventually_by(REMOTE, self.objects.address("web", version))
             await self.reached(version)
             await self.not_reached(version)
-        await self.in_turn()
+        await self.assert_equal_shares()
         self.objects.endpoints("web", *REMOTE[:2])
         for version in BOTH:
             await self.eventually_by(REMOTE[:2], self.objects.address("web", version))
@@ -160,7 +160,7 @@ class Portals:
         answer = await self.call(ITSELF[version], answer_timeout=0.5)
         self.assertIn(answer.problem, UNREACHED)
 
-    async def in_turn(self) -> None:
+    async def assert_equal_shares(self) -> None:
         """Require that endpoints get equal numbers of connections."""
         for version in BOTH:
             got = spread(await self.calls(300, self.objects.address("web", version)))
@@ -197,7 +197,7 @@ class Portals:
             await self.eventually_by(REMOTE, hosts[version], machine="node")
             run("ip", "address", "add", SPARE_ADDRESS[version], "dev", "lo")
             await self.eventually(
-                lambda v=version: self.elsewhere_is_held(v),
+                lambda v=version: self.is_external_port_bound(v),
                 "the port is held at the node's new address",
             )
 
@@ -219,7 +219,7 @@ class Portals:
                 await self.eventually_by(LOCAL, host, machine=pod)
                 self.assertEqual((await self.ask(host, machine=pod)).problem, "")
 
-    def elsewhere_is_held(self, version: int) -> bool:
+    def is_external_port_bound(self, version: int) -> bool:
         """Return whether a socket has UDP port 53 of the external address."""
         packed = ip_address(SPARE_ADDRESS[version]).packed
         # Each four bytes of it are a number in this machine's byte order.
@@ -241,7 +241,7 @@ class Portals:
         for version in BOTH:
             await self.eventually_by(REMOTE, self.objects.address("web", version))
         rules = self.all_rules()
-        await self.nothing_is_run(log)
+        await self.assert_no_program_runs(log)
         began = log.read_text()
         self.delete_rules()
         await self.next_sync(proxy)
@@ -254,9 +254,9 @@ class Portals:
         self.assertNotEqual(self.changing_since(began, log), [])
         await proxy.stop()
         await self.clean_up()
-        kept = [line for line in self.all_rules() if FOREIGN in line]
-        self.assertEqual(kept, [line for line in rules if FOREIGN in line])
-        self.assertEqual(len(kept), 5)
+        remaining = [line for line in self.all_rules() if FOREIGN in line]
+        self.assertEqual(remaining, [line for line in rules if FOREIGN in line])
+        self.assertEqual(len(remaining), 5)
 
     async def test_leftovers_of_kube_proxy(self) -> None:
         """Leftovers of its userspace mode redirect clients to a closed port: clients are served,
@@ -294,7 +294,7 @@ class Portals:
         """Delete rules by hand: all of one family, and a jump of the other."""
         raise NotImplementedError
 
-    async def nothing_is_run(self, log: Path) -> None:
+    async def assert_no_program_runs(self, log: Path) -> None:
         """Require that updates without a change of the rules, and time, start no program."""
         began = log.read_text()
         for number in range(5):

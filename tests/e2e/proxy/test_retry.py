@@ -27,7 +27,7 @@ AT_ONCE = 10
 LEFT_OUT_SECONDS = 10
 """Seconds after which user mode probes an ejected endpoint, with one client."""
 
-SERVED_SECONDS, TOLD_SECONDS = 0.75, 4.0
+SERVED_SECONDS, FAILED_SECONDS = 0.75, 4.0
 """Seconds within which a client is served if one endpoint is alive, and refused if none is; the
 time that programs wait for processors is not counted."""
 
@@ -55,13 +55,14 @@ table inet lost {
 
 
 class Retry:
-    """The tests; subclasses choose the mode, and the Services without live endpoints; ``told`` is
-    the result of their clients, and ``told_seconds`` the time within which they get it.
+    """The tests; subclasses choose the mode, and the Services without live endpoints.
+
+    Clients of these Services fail with ``expected_problem`` within ``failure_seconds``.
     """
 
     dead: Mapping[str, Sequence[Pod]]
-    told: str
-    told_seconds: float
+    expected_problem: str
+    failure_seconds: float
 
     def allowance(self) -> float:
         """Return the additional seconds that a client may wait, since ``watch`` was started."""
@@ -81,7 +82,7 @@ class Retry:
         """
         await self.start_cloud()
         self.serve(ALIVE)
-        self.network.fall_silent("outside", SILENT.number)
+        self.network.drop_packets("outside", SILENT.number)
         self.objects.service("web")
         self.objects.endpoints("web", *REMOTE)
         self.proxy = await self.start_proxy()
@@ -142,8 +143,8 @@ class Retry:
             await self.eventually_by(REMOTE[2:], host)
         for caller in others:
             caller.finish()
-        whole = await gatherResults([caller.answered for caller in others])
-        self.assertEqual({answer.problem for answer in whole}, {""})
+        complete = await gatherResults([caller.answered for caller in others])
+        self.assertEqual({answer.problem for answer in complete}, {""})
 
     async def test_all_are_dead(self) -> None:
         """Clients of one or several Services with dead endpoints only get an error in time; others
@@ -152,7 +153,7 @@ class Retry:
         await self.start_cloud()
         self.serve(ALIVE)
         for pod in BLACK_HOLES:
-            self.network.fall_silent("outside", pod.number)
+            self.network.drop_packets("outside", pod.number)
         for name, pods in (("web", (ALIVE,)), *self.dead.items()):
             self.objects.service(name)
             self.objects.endpoints(name, *pods)
@@ -168,17 +169,19 @@ class Retry:
             ]
             host = self.objects.address("web", version)
             before = self.watch.waited()
-            beside = await self.calls(CLIENTS // 2, host, at_once=2)
+            concurrent = await self.calls(CLIENTS // 2, host, at_once=2)
             # Of two at once each has half of the time, and all programs wait for a processor in it.
             busy = (self.watch.waited() - before) / (CLIENTS // 4)
-            self.assertEqual(spread(beside), {ALIVE.address(version): CLIENTS // 2})
+            self.assertEqual(spread(concurrent), {ALIVE.address(version): CLIENTS // 2})
             # If they waited for other dials, most would wait for a step of the plan, 0.25 s or
             # more.
-            self.assertLessEqual(latencies(beside).percentile(50), 0.2 + busy)
-            told = await gatherResults([caller.answered for caller in dead])
-            self.assertEqual({answer.problem for answer in told}, {self.told})
-            print(f"\n{self.mode} IPv{version}, no endpoint: {latencies(told)}", end="")
-            self.assertLess(latencies(told).percentile(100), self.told_seconds + self.allowance())
+            self.assertLessEqual(latencies(concurrent).percentile(50), 0.2 + busy)
+            failed = await gatherResults([caller.answered for caller in dead])
+            self.assertEqual({answer.problem for answer in failed}, {self.expected_problem})
+            print(f"\n{self.mode} IPv{version}, no endpoint: {latencies(failed)}", end="")
+            self.assertLess(
+                latencies(failed).percentile(100), self.failure_seconds + self.allowance()
+            )
             await self.all_were_tried(version)
 
     async def all_were_tried(self, version: int) -> None:
@@ -205,8 +208,8 @@ class UserRetry(Retry):
             "both": (SILENT, *REFUSERS),
         }
     )
-    told = CLOSED
-    told_seconds = TOLD_SECONDS
+    expected_problem = CLOSED
+    failure_seconds = FAILED_SECONDS
 
     async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
         """Each fails in two consecutive dials, besides those in progress by then; a client that was
@@ -257,8 +260,8 @@ class KernelTests(Retry, ProxyTestCase):
     mode = "kernel"
     backend = "nftables"
     dead = MappingProxyType({"refusing": REFUSERS})
-    told = REFUSED
-    told_seconds = SECOND_PACKET_SECONDS
+    expected_problem = REFUSED
+    failure_seconds = SECOND_PACKET_SECONDS
 
     async def found_out(self, version: int, clients: Sequence[Answer]) -> None:
         """Of clients of three endpoints of which two are dead, two thirds would have to retry.
@@ -305,17 +308,17 @@ class KernelTests(Retry, ProxyTestCase):
             await self.eventually_by(pods, host)
             pod, port = await self.abort_body(host)
             await self.end(pod)
-            await self.goes_elsewhere(proxy, host, port)
+            await self.assert_next_packet_moves(proxy, host, port)
             self.serve(pod)
             await self.eventually_by(pods, host)
             pod, port = await self.abort_body(host)
-            self.network.fall_silent("outside", pod.number)
+            self.network.drop_packets("outside", pod.number)
             pods.remove(pod)
             self.objects.endpoints("web", *pods)
             await self.eventually_by(pods, host)
-            await self.goes_elsewhere(proxy, host, port)
+            await self.assert_next_packet_moves(proxy, host, port)
 
-    async def goes_elsewhere(self, proxy: Proxy, host: str, port: int) -> None:
+    async def assert_next_packet_moves(self, proxy: Proxy, host: str, port: int) -> None:
         """Require that a client's next packet goes elsewhere; if others had the processors for most
         of the second until then, it may be the one after that.
         """

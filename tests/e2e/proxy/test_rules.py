@@ -97,17 +97,17 @@ class Changes:
         served = [(cluster, 80), (NEXT_BALANCER[version], 80), (node, NODE_PORT + 1)]
         others = [(SPARE_ADDRESS[version], 80), (BALANCER[version], 80), (node, NODE_PORT)]
 
-        async def so() -> bool:
+        async def are_as_expected() -> bool:
             calls = [self.call(*portal, answer_timeout=1.0) for portal in (*served, *others)]
             answers = await gatherResults(map(Deferred.fromCoroutine, calls))
             return [bool(each.endpoint) for each in answers] == [True] * 3 + [False] * 3
 
-        await self.eventually(so, f"{served} are served, and {others} are not")
+        await self.eventually(are_as_expected, f"{served} are served, and {others} are not")
 
-        async def is_kept() -> bool:
+        async def is_unchanged() -> bool:
             return len(spread(await self.calls(20, cluster, answer_timeout=1.0))) == 1
 
-        await self.eventually(is_kept, "clients keep their endpoints")
+        await self.eventually(is_unchanged, "clients keep their endpoints")
 
     def write(
         self, node_port: int, balancer: Mapping[int, str] = BALANCER, **changes: object
@@ -163,13 +163,13 @@ class IptablesRules(Changes):
         lines = [*self.saved(version), *self.saved(version, "filter")]
         return sorted(read(line) for line in lines if line.startswith("-A KUBE-"))
 
-    async def rules_follow(self, version: int, *wanted: int, **how: object) -> None:
+    async def rules_follow(self, version: int, *values: int, **how: object) -> None:
         """Wait until the rules are the :meth:`expected` ones; show the differences if they are not.
 
         Each table of each family is written separately, and a Service may be seen before its
         status.
         """
-        expected = self.expected(version, *wanted, **how)
+        expected = self.expected(version, *values, **how)
         with contextlib.suppress(self.failureException):
             await self.eventually(lambda: self.rules(version) == expected, "", interval=0.1)
         self.assertEqual(self.rules(version), expected)

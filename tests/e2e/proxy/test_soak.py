@@ -28,7 +28,7 @@ AT_ONCE = 24
 SIZES = (0, 1, 1000, 20_000, 300_000)
 PODS = (*REMOTE, *LOCAL)
 CHURN_SECONDS = 0.1
-ASK_SECONDS = 1.0
+ANSWER_SECONDS = 1.0
 KILLED = "killed"
 RESET = "ConnectError"
 """The problem of a connection that was reset before the client checked its dial."""
@@ -102,7 +102,7 @@ class Soak:
             self.left -= 1
             host = self.random.choice(hosts)
             if self.random.random() < 0.1:
-                answer = await self.ask_again(host)
+                answer = await self.ask_with_retries(host)
             else:
                 size, began = self.random.choice(SIZES), reactor.seconds()
                 found = await self.call(host, size=size, answer_timeout=20.0)
@@ -120,18 +120,18 @@ class Soak:
         broken = answer.problem in (CLOSED, RESET) and answer.endpoint in ("", *killed)
         return broken and bool(killed)
 
-    async def ask_again(self, host: str) -> str:
+    async def ask_with_retries(self, host: str) -> str:
         """Send by UDP as resolvers do, which retry; return the last problem.
 
         It gives up after ``udp_attempts``, each of which has its time with a processor.
         """
         began, watch, attempts = reactor.seconds(), Stopwatch(reactor), 0
-        while attempts < self.udp_attempts or watch.seconds() < self.udp_attempts * ASK_SECONDS:
+        while attempts < self.udp_attempts or watch.seconds() < self.udp_attempts * ANSWER_SECONDS:
             attempts += 1
-            answer = await self.ask(host, answer_timeout=ASK_SECONDS)
+            answer = await self.ask(host, answer_timeout=ANSWER_SECONDS)
             if not answer.problem:
                 return ""
-            await deferLater(reactor, max(0.0, ASK_SECONDS - answer.seconds))
+            await deferLater(reactor, max(0.0, ANSWER_SECONDS - answer.seconds))
         self.unexplained.append(f"{answer}: UDP, {attempts} times from {began}; {self.killed}")
         return answer.problem
 

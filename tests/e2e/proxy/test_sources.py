@@ -34,7 +34,7 @@ FILE_SECONDS = 20.0
 class SourcesTestCase(ProxyTestCase):
     """A test case that checks which addresses are not served."""
 
-    async def is_gone(self, host: str) -> bool:
+    async def is_not_served(self, host: str) -> bool:
         """Return whether no client is served at an address."""
         return bool((await self.call(host, answer_timeout=0.3)).problem)
 
@@ -105,7 +105,7 @@ class Api:
         await self.changes_are_seen()
         other = self.objects.address("other", 4)
         # Services have a separate watch, which may be restored later.
-        await self.eventually(lambda: self.is_gone(other), "the other Service is gone", 60)
+        await self.eventually(lambda: self.is_not_served(other), "the other Service is gone", 60)
 
     async def test_lists_that_fail(self) -> None:
         """A list that fails, also one with an empty list and an error, and an invalid one, remove
@@ -244,7 +244,7 @@ class Files:
         await self.each_by(REMOTE, [*filed, *listed])
         self.objects.remove("listed")
         for host in listed:
-            await self.eventually(lambda host=host: self.is_gone(host), f"{host} is gone")
+            await self.eventually(lambda host=host: self.is_not_served(host), f"{host} is gone")
         await self.each_by(REMOTE, filed)
         path = Path(self.file[1])
         good = json.loads(path.read_text())

@@ -102,8 +102,8 @@ class Datagrams:
                 served[(await self.ask(host)).endpoint] += 1
             self.assertEqual(set(served), {pod.address(version) for pod in REMOTE})
             caller = self.datagram_caller(host)
-            kept = {(await caller.ask(b"%d" % n, TIMEOUT)).endpoint for n in range(20)}
-            self.assertEqual(len(kept), 1)
+            used = {(await caller.ask(b"%d" % n, TIMEOUT)).endpoint for n in range(20)}
+            self.assertEqual(len(used), 1)
         for endpoint in self.datagrams.values():
             endpoint.delay = 2.0
         for version in BOTH:
@@ -196,11 +196,11 @@ class Datagrams:
             await self.eventually(lambda h=host: ended(h), "the client is not served any more")
             # It may have been refused, or not been answered in time, before they were removed.
             await self.eventually(
-                lambda h=host: not self.is_led(h), "the kernel leads nothing to its endpoints"
+                lambda h=host: not self.is_forwarded(h), "the kernel leads nothing to its endpoints"
             )
             self.assertTrue(await ended(host))
 
-    def is_led(self, host: str) -> bool:
+    def is_forwarded(self, host: str) -> bool:
         """Return whether the kernel sends clients of an address to an endpoint."""
         version = version_of(host)
         flows = run("conntrack", "-L", "-f", f"ipv{version}", "-p", "udp", "--orig-dst", host)
@@ -225,7 +225,9 @@ class UserDatagrams(Datagrams):
         problems: Counter[str] = Counter()
         clients, sockets = [], []
         for first in range(0, MANY, AT_ONCE):
-            asked = [self.ask_as_client(number) for number in range(first, first + AT_ONCE)]
+            asked = [
+                self.send_from_unique_client(number) for number in range(first, first + AT_ONCE)
+            ]
             problems.update(each.problem for each in await gatherResults(asked))
             if first % 500 == 0:
                 clients.append(await self.proxy.metric(CLIENTS, protocol="UDP"))
@@ -240,7 +242,7 @@ class UserDatagrams(Datagrams):
             lambda: len(self.proxy.descriptors()) <= before + 2, "descriptors are given back", 30
         )
 
-    def ask_as_client(self, number: int) -> Deferred[Answer]:
+    def send_from_unique_client(self, number: int) -> Deferred[Answer]:
         """Send from a client with a unique address and port, of alternating families."""
         host = self.objects.address("dns", BOTH[number % len(BOTH)])
         acquire_slot, which = divmod(number // len(BOTH), len(SOURCES))

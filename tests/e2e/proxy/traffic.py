@@ -105,8 +105,8 @@ class Caller(Peer):
     def connectionLost(self, reason) -> None:
         """Fire with the result."""
         super().connectionLost(reason)
-        whole = self.read_ended and self._hash.hexdigest() == self._payload.digest
-        self._end("" if self._greeting and whole else CLOSED)
+        complete = self.read_ended and self._hash.hexdigest() == self._payload.digest
+        self._end("" if self._greeting and complete else CLOSED)
 
     def not_connected(self, reason) -> None:
         """Fire with the result that no endpoint was reached."""

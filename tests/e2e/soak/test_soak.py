@@ -80,7 +80,7 @@ class SoakTests(EndToEndTestCase):
         rounds = 0
         while rounds < WARM + MIN_ROUNDS or reactor.seconds() - began < SECONDS:
             # Both ends always have a stream: without one, silence is detected much later.
-            held = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
+            echo_client = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
             faults.start()
             workers = [
                 Deferred.fromCoroutine(self.work(Random(f"{SEED} {rounds} {number}")))
@@ -88,8 +88,8 @@ class SoakTests(EndToEndTestCase):
             ]
             await self.within(TIMEOUT, gatherResults(workers), f"round {rounds} ends")
             faults.stop()
-            await self.within(TIMEOUT, held.round_trip(), "a stream outlives its round")
-            held.drop()
+            await self.within(TIMEOUT, echo_client.round_trip(), "a stream outlives its round")
+            echo_client.drop()
             await self.at_rest()
             rounds += 1
             if rounds == 1 and TRACED:
@@ -177,8 +177,8 @@ class SoakTests(EndToEndTestCase):
     async def sample(self, seconds: float) -> None:
         """Sample the values that must not grow."""
         for prefix, program in self.programs.items():
-            held = await self.allocated(program) if TRACED else program.resident()
-            self.samples[f"{prefix}: bytes"].append((seconds, held))
+            used = await self.allocated(program) if TRACED else program.resident()
+            self.samples[f"{prefix}: bytes"].append((seconds, used))
             self.samples[f"{prefix}: descriptors"].append((seconds, len(program.descriptors())))
             streams = await program.metric(f"{prefix}_open_streams")
             self.samples[f"{prefix}: streams"].append((seconds, streams))
@@ -189,5 +189,5 @@ class SoakTests(EndToEndTestCase):
             (began, first), (ended, last) = samples[0], samples[-1]
             growth = slope(samples) * (ended - began)
             print(f"{what}: {first:.0f} to {last:.0f}, by the slope {growth:+.1f}")
-            most = MAX_GROWTH if what.endswith("bytes") else 2
-            self.assertLess(growth, most, what)
+            limit = MAX_GROWTH if what.endswith("bytes") else 2
+            self.assertLess(growth, limit, what)

@@ -154,11 +154,11 @@ class SteeringTestCase(ClusterTestCase):
     async def eventually_rules(self, condition, what: str, program: str = "iptables") -> str:
         """Wait until the nat table of the cloud's machine is as desired; return it."""
 
-        def is_so():
+        def is_met():
             rules = self.rules(program)
             return rules if condition(rules) else None
 
-        return await self.eventually(is_so, what, _SYNC_SECONDS, 0.1)
+        return await self.eventually(is_met, what, _SYNC_SECONDS, 0.1)
 
     # State of the machine
 

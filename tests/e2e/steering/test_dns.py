@@ -153,14 +153,14 @@ class DnsTests(SteeringTestCase):
     async def eventually_port(self, number: int, desired: dict | None) -> None:
         """Wait until a port of the Service is as desired; ``None``: until it is absent."""
 
-        async def as_wanted():
+        async def is_published():
             ports = (await self.internal_service())["spec"]["ports"]
             found = [port for port in ports if port["port"] == number]
             if desired is None:
                 return not found
             return bool(found) and found[0].items() >= desired.items()
 
-        await self.eventually(as_wanted, f"port {number} is {desired}", 20, 0.1)
+        await self.eventually(is_published, f"port {number} is {desired}", 20, 0.1)
 
     async def stand_for_kube_proxy(self) -> None:
         """Redirect the ports of the Service to the server, on the cloud's machine."""
@@ -171,8 +171,8 @@ class DnsTests(SteeringTestCase):
             f" -j DNAT --to-destination {SERVER}:{port['targetPort']}"
             for port in spec["ports"]
         ]
-        given = "\n".join([*rules, "COMMIT", ""])
-        self.network.run("cloud", "iptables-restore", "--noflush", stdin=given)
+        rule_set = "\n".join([*rules, "COMMIT", ""])
+        self.network.run("cloud", "iptables-restore", "--noflush", stdin=rule_set)
 
     async def by_record(self, name: str, *flags: str):
         """Send a request to a node's kubelet by its name, which the records resolve."""

@@ -23,7 +23,7 @@ KUBELET = 10250
 SETS = ["YURTTUNNEL-EDGE4", "YURTTUNNEL-EDGE6"]
 
 
-class WayTests(SteeringTestCase):
+class MatchTests(SteeringTestCase):
     """Each way to recognise connections, with each of the kernel's firewalls."""
 
     async def test_ways_with_nft(self) -> None:
@@ -53,7 +53,7 @@ class WayTests(SteeringTestCase):
             for address in (EDGE_4, EDGE_6):
                 await self.eventually_healthy(address)
             await self.judge(match, backend)
-            await self.told(server, match, backend)
+            await self.assert_reported(server, match, backend)
             await server.stop(25)
             self.assertEqual(self.all_rules(), before)
             self.assertEqual(self.sets(), [])
@@ -93,7 +93,7 @@ class WayTests(SteeringTestCase):
         self.assertEqual([":" in peer for peer in peers], [False, True])
         self.assertLessEqual(set(peers), set(self.network.addresses["cloud"]))
 
-    async def told(self, server: Program, match: str, backend: str) -> None:
+    async def assert_reported(self, server: Program, match: str, backend: str) -> None:
         """Require that the meta port tells what is done."""
         status, body = await server.get("/steering")
         self.assertEqual(status, 200, body)
@@ -124,12 +124,12 @@ class PortTests(SteeringTestCase):
         await self.eventually_scraped(EDGE_4, EDGE_4)
         await self.eventually_scraped(f"[{EDGE_6}]", EDGE_6)
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             events = await world.kubectl.output("get", "events", "-n", "kube-system", "-o", "json")
             texts = [each["message"] for each in json.loads(events)["items"]]
             return any("nonsense" in text and "70000" in text for text in texts)
 
-        await self.eventually(told, "an event says which items are bad", 20, 0.5)
+        await self.eventually(is_reported, "an event says which items are bad", 20, 0.5)
 
         # F1: the former target would have stayed in front.
         await world.set_proxy_ports({"https-proxy-ports": "9100"})

@@ -111,12 +111,12 @@ class LifeCycleTests(SteeringTestCase):
         await self.eventually_healthy(EDGE_4)
         await self.eventually_healthy(EDGE_6)
 
-        async def told() -> bool:
+        async def is_counted() -> bool:
             name = "yurttunnel_server_steering_syncs_total"
             return await server.metric(name, result="repaired") >= 1
 
         # It is counted behind the last of the rules and sets.
-        await self.eventually(told, "a repair is counted")
+        await self.eventually(is_counted, "a repair is counted")
 
     async def test_flushed_after_a_change_of_nodes_with_nft(self) -> None:
         """A flush soon after a node has changed side is repaired as fast as any other (F7)."""
@@ -150,18 +150,18 @@ class LifeCycleTests(SteeringTestCase):
         limit = pause + _BUSY_SECONDS
         await self.eventually(lambda: self.own_rules() == made, "they are repaired", limit, 0.2)
         await self.eventually_healthy(EDGE_4)
-        await self.eventually_said(server, "steering: ok", 200)
+        await self.until_reported(server, "steering: ok", 200)
 
         self.in_mounts_of(server, "mount --bind /dev/null {}")
         self.flush(backend)
-        await self.eventually_said(server, "steering: IPv4: reading the nat table", 200)
+        await self.until_reported(server, "steering: IPv4: reading the nat table", 200)
         answer = (await server.get("/readyz"))[1]
         self.assertNotIn("steering: ok", answer)
         page = await self.ask(EDGE_4)
         self.assertEqual(page.exit_status, 7, page)
         self.in_mounts_of(server, "umount {}")
         await self.eventually(lambda: self.own_rules() == made, "they are repaired", 40, 0.2)
-        await self.eventually_said(server, "steering: ok", 200)
+        await self.until_reported(server, "steering: ok", 200)
 
     def own_rules(self) -> list[str]:
         """Return what is there of the server, since others' rules do not come back."""
@@ -199,12 +199,12 @@ class LifeCycleTests(SteeringTestCase):
         server = await world.server(SERVER, "--enable-iptables=true")
         server.start()
 
-        async def asked():
+        async def has_requested():
             return (await world.client.list(CERTIFICATE_SIGNING_REQUESTS))["items"]
 
-        await self.eventually(asked, "it asks for certificates", 30)
+        await self.eventually(has_requested, "it asks for certificates", 30)
 
-        await self.eventually_said(server, "listeners: not listening yet", 503)
+        await self.until_reported(server, "listeners: not listening yet", 503)
         self.assertNotIn("TUNNEL", self.rules())
         self.assertEqual(self.sets(), [])
         world.signer.startService()
@@ -226,7 +226,7 @@ class LifeCycleTests(SteeringTestCase):
         await server.ready(60)
         await self.connected([server], ["edge-1"])
 
-        answer = await self.eventually_said(server, "iptables", 200)
+        answer = await self.until_reported(server, "iptables", 200)
         self.assertIn("install", answer)
         status, body = await self.world.request_kubelet(SERVER, "edge-1:10250", "/healthz")
         self.assertEqual((status, body), (200, "ok"))
@@ -241,18 +241,18 @@ class LifeCycleTests(SteeringTestCase):
             for backend in BACKENDS
         }
 
-    async def eventually_said(self, server: Program, what: str, status: int) -> str:
+    async def until_reported(self, server: Program, what: str, status: int) -> str:
         """Wait until ``/readyz`` says something, with a status; give all that it says."""
         answers: list[tuple[int, str]] = []
 
-        async def said():
+        async def response():
             with contextlib.suppress(ConnectError):
                 # It may not listen yet.
                 answers.append(await server.get("/readyz"))
             return bool(answers) and answers[-1][0] == status and what in answers[-1][1]
 
         try:
-            await self.eventually(said, f"/readyz says {what!r}", 30, 0.1)
+            await self.eventually(response, f"/readyz says {what!r}", 30, 0.1)
         except self.failureException as failure:
             raise self.failureException(f"{failure}, but {answers[-1:]}") from None
         return answers[-1][1]

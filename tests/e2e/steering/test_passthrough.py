@@ -29,9 +29,9 @@ class PassThroughTests(SteeringTestCase):
         page = await self.curl(f"http://{EDGE_4}:10255/healthz")
         self.assertEqual(page.status, 502, page)
 
-        await self.nobody_is_led_in_circles()
+        await self.assert_no_loops()
 
-    async def nobody_is_led_in_circles(self) -> None:
+    async def assert_no_loops(self) -> None:
         """Require that a connection to the listener itself goes where its name says, or nowhere."""
         page = await self.ask(
             SERVER, "--insecure", "--header", "Host: edge-1:10250", port=int(PORT)

@@ -53,7 +53,7 @@ class LoadTests(LeakTestCase):
         await super().setUp()
         self.file = ConfigurationFile(self.directory)
         self.sink = self.listen(Sink)
-        self.asked = self.listen(Sink)
+        self.responder = self.listen(Sink)
 
     async def test_forwards_come_and_go_under_load(self) -> None:
         """Adding and removing forwards, and a broken file, lose nothing and slow nothing down."""
@@ -124,20 +124,20 @@ class LoadTests(LeakTestCase):
     async def are_open(self, ports: Collection[int]) -> None:
         """Wait until exactly these forwards are open."""
 
-        async def so() -> bool:
-            told = (await deferToThread(self.process.get, "/v1/forwards"))["forwards"]
-            return {int(each["listen"].rpartition(":")[2]) for each in told} == set(ports)
+        async def are_configured() -> bool:
+            forwards = (await deferToThread(self.process.get, "/v1/forwards"))["forwards"]
+            return {int(each["listen"].rpartition(":")[2]) for each in forwards} == set(ports)
 
-        await self.eventually(so, f"{len(ports)} forwards are open", TIMEOUT, 0.1)
+        await self.eventually(are_configured, f"{len(ports)} forwards are open", TIMEOUT, 0.1)
 
     async def come_and_go_by_command(self) -> None:
         """Add one forward, send data through it, and remove it."""
         port = free_ports.take()
-        forward = f"{port}=edge-1/127.0.0.1:{self.asked.port}"
+        forward = f"{port}=edge-1/127.0.0.1:{self.responder.port}"
         await deferToThread(self.process.post, "/v1/forwards", forward=forward)
-        asked = await self.dial(port, RequestClient(QUESTION, finish=True))
-        await asked.when_read_ended()
-        self.assertEqual(hashlib.sha256(QUESTION).hexdigest(), asked.answer.decode())
+        caller = await self.dial(port, RequestClient(QUESTION, finish=True))
+        await caller.when_read_ended()
+        self.assertEqual(hashlib.sha256(QUESTION).hexdigest(), caller.answer.decode())
         await deferToThread(self.process.post, "/v1/forwards/remove", listen=str(port))
         self.assertTrue(is_free(port))
 
@@ -145,11 +145,11 @@ class LoadTests(LeakTestCase):
         """Break the file: its last content stays in use, and so do changes by command."""
         self.file.write('forward = [ "cut off')
 
-        async def told() -> bool:
+        async def is_reported() -> bool:
             status, body = await tunnel.server.get("/readyz")
             self.assertEqual(200, status, body)
             return "it is not TOML" in body
 
-        await self.eventually(told, "/readyz tells that the file is broken", TIMEOUT, 0.1)
+        await self.eventually(is_reported, "/readyz tells that the file is broken", TIMEOUT, 0.1)
         await self.come_and_go_by_command()
         await self.are_open(ports)
