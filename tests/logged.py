@@ -1,40 +1,34 @@
-"""The log events of a test."""
+"""The log of a test."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from twisted.logger import LogEvent, formatEvent, globalLogPublisher
+from twisted.logger import LogEvent, LogLevel, formatEvent, globalLogPublisher
 
 if TYPE_CHECKING:
+    from constantly import NamedConstant
     from twisted.trial.unittest import SynchronousTestCase
 
 
-class Logged(list[LogEvent]):
-    """The events that are logged until the test ends."""
+class Logged(list[str]):
+    """The messages that are logged until the test ends, at ``level`` or above.
 
-    def __init__(self, case: SynchronousTestCase) -> None:
+    Their log namespaces contain one of ``namespaces``, if there are any; ``events`` has the events.
+    """
+
+    def __init__(
+        self, case: SynchronousTestCase, *namespaces: str, level: NamedConstant = LogLevel.debug
+    ) -> None:
         super().__init__()
-        globalLogPublisher.addObserver(self.append)
-        case.addCleanup(globalLogPublisher.removeObserver, self.append)
+        self.events: list[LogEvent] = []
+        self._namespaces = namespaces or ("",)
+        self._level = level
+        globalLogPublisher.addObserver(self._note)
+        case.addCleanup(globalLogPublisher.removeObserver, self._note)
 
-    def texts(self, namespace: str = "yurttunnel", level: str | None = None) -> list[str]:
-        """Return the messages of a part of the program, at one level or all levels."""
-        return [
-            formatEvent(event)
-            for event in self
-            if namespace in event["log_namespace"] and level in (None, event["log_level"].name)
-        ]
-
-
-def logged_lines(case: SynchronousTestCase, namespace: str = "yurttunnel") -> list[str]:
-    """Return a list that collects the log lines of a part of the program until the test ends."""
-    lines: list[str] = []
-
-    def note(event: LogEvent) -> None:
-        if event.get("log_namespace", "").startswith(namespace):
-            lines.append(formatEvent(event))
-
-    globalLogPublisher.addObserver(note)
-    case.addCleanup(globalLogPublisher.removeObserver, note)
-    return lines
+    def _note(self, event: LogEvent) -> None:
+        namespace = event.get("log_namespace", "")
+        if event["log_level"] >= self._level and any(n in namespace for n in self._namespaces):
+            self.events.append(event)
+            self.append(formatEvent(event))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+from twisted.logger import LogLevel
 from twisted.trial.unittest import TestCase
 
 from tests.logged import Logged
@@ -38,7 +39,8 @@ class ClientTestCase(TestCase):
         self.clients = self.group.clients
         self.settings = ClientSettings("edge-1", lambda: "host=edge-1", Limits(), "test 1")
         self.client = self.make_client(self.issuer.node())
-        self.events = Logged(self)
+        self.warnings = Logged(self, "ServerClient", level=LogLevel.warn)
+        self.logged = Logged(self, "ServerClient", level=LogLevel.info)
         self.addCleanup(self.check_nothing_is_left)
 
     def check_nothing_is_left(self):
@@ -98,14 +100,6 @@ class ClientTestCase(TestCase):
         """Let the client's next attempt take place."""
         self.clock.advance(self.delay() + 1e-6)
         self.network.settle()
-
-    def warnings(self):
-        """Return the warnings that the client has logged."""
-        return self.logged("warn")
-
-    def logged(self, level):
-        """Return what the client has logged at ``level``."""
-        return self.events.texts("ServerClient", level)
 
     def closed_with(self, counters):
         """Return the codes with which sessions have ended."""

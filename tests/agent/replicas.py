@@ -8,6 +8,7 @@ import random
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionRefusedError
 from twisted.internet.interfaces import IStreamClientEndpoint
+from twisted.logger import LogLevel
 from twisted.trial.unittest import TestCase
 from zope.interface import implementer
 
@@ -104,7 +105,8 @@ class ReplicaTests(Links, TestCase):
         self.acceptor = Acceptor()
         self.context = context_with(self.clock, self.acceptor)
         self.servers = self.agent()
-        self.events = Logged(self)
+        self.logged = Logged(self, "yurttunnel.agent")
+        self.warnings = Logged(self, "yurttunnel.agent", level=LogLevel.warn)
         self.addCleanup(self.check_nothing_is_left)
 
     def agent(self):
@@ -153,7 +155,3 @@ class ReplicaTests(Links, TestCase):
     def counts(self):
         """Return the number of sessions that accept streams, for each server."""
         return [len(replica.sessions()) for replica in self.replicas]
-
-    def warnings(self):
-        """Return the warnings that the clients have logged."""
-        return self.events.texts("yurttunnel.agent", "warn")

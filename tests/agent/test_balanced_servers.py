@@ -28,7 +28,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(5)
         self.assertEqual([1, 1, 1], self.counts())
         self.assertEqual((3, 3), (self.servers.connected, self.servers.desired))
-        self.assertEqual((0, []), (self.servers.failed_attempts(), self.warnings()))
+        self.assertEqual((0, []), (self.servers.failed_attempts(), self.warnings))
         self.assertIsNone(self.servers.problem())
         self.assertIsNone(self.servers.warning())
 
@@ -107,7 +107,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(1)
         self.assertEqual((["made"], b"still here"), (far.told, bytes(far.received)))
         self.assertEqual([0, 0, 0], self.counts())
-        self.assertEqual([], self.warnings())
+        self.assertEqual([], self.warnings)
 
     def test_one_fewer(self):
         """If a server is gone for good, the address is dialed less and less often."""
@@ -118,7 +118,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(600, 1)
         self.assertLessEqual(len(self.dialed) - before, 20)
         self.assertEqual(2, self.servers.connected)
-        self.assertEqual([], [text for text in self.warnings() if "running twice" in text])
+        self.assertEqual([], [text for text in self.warnings if "running twice" in text])
 
     def test_resumption(self):
         """Sessions that lose their connections find their servers again, with their streams."""
@@ -200,7 +200,7 @@ class BalancerTests(ReplicaTests):
         patched.restore()
         self.pass_time(60)
         self.assertEqual([1, 1, 1], self.counts())
-        self.assertTrue(any("running twice" in text for text in self.warnings()))
+        self.assertTrue(any("running twice" in text for text in self.warnings))
 
     def test_figures(self):
         """The metrics show how many servers are wanted and connected."""

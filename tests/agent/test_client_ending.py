@@ -24,7 +24,7 @@ class StopTests(ClientTestCase):
         self.clock.advance(2 * CLOSE_TIMEOUT)
         self.assertEqual([], self.clock.getDelayedCalls())
         self.assertEqual(attempts, self.network.attempts)
-        self.assertEqual([], self.warnings())
+        self.assertEqual([], self.warnings)
 
     def in_each_way(self, prepare):
         """Put clients into a state, and stop each in a different way."""
@@ -35,7 +35,7 @@ class StopTests(ClientTestCase):
             self.start_server()
             self.client = self.make_client(self.issuer.node())
             prepare()
-            self.events.clear()
+            self.warnings.clear()
             self.stop_by(stop)
 
     def test_before_start(self):
@@ -138,13 +138,13 @@ class StopTests(ClientTestCase):
         near.transport.write(b"still here")
         self.network.settle()
         self.assertEqual(b"still here", bytes(far.received))
-        self.events.clear()
+        self.logged.clear()
         near.transport.abortConnection()
         self.network.pass_time(1)
         self.assertEqual([], self.client.sessions())
         self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
         # That the connection ends with the session is not worth a log line.
-        [told] = self.logged("info")
+        [told] = self.logged
         self.assertIn("session ended: the session has been drained", told)
 
     def test_server_is_told(self):

@@ -69,7 +69,7 @@ class GoingAwayTests(DrainingTests):
         self.assertEqual([new], self.servers.sessions())
         self.assertTrue(new.connected)
         self.assertEqual(2, len(self.dialed))
-        self.assertEqual((None, []), (self.servers.warning(), self.warnings()))
+        self.assertEqual((None, []), (self.servers.warning(), self.warnings))
 
     def test_loss_of_the_old(self):
         """If the old session's connection breaks, a stopping server has closed the session, and so
@@ -81,7 +81,7 @@ class GoingAwayTests(DrainingTests):
         self.assertEqual(Code.SESSION_LOST, self.far.reasons[0].value.code)
         self.assertEqual([new], self.servers.sessions())
         self.assertEqual([0, 1], self.counts())
-        self.assertEqual([], self.warnings())
+        self.assertEqual([], self.warnings)
 
     def test_loss_of_the_new(self):
         """The new session is resumed like any other while the old one still exists."""

@@ -19,7 +19,7 @@ class LogTests(ClientTestCase):
         self.network.problem = TimeoutError()
         for _ in range(3):
             self.attempt()
-        first, second = self.warnings()
+        first, second = self.warnings
         self.assertTrue(first.startswith("server.test:10262: cannot connect: "), first)
         self.assertIn("refused", first)
         self.assertNotEqual(first, second)
@@ -34,4 +34,4 @@ class LogTests(ClientTestCase):
         self.network.cut()
         self.network.refuse()
         self.attempt()
-        self.assertEqual(2, len(self.warnings()))
+        self.assertEqual(2, len(self.warnings))

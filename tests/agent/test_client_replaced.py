@@ -60,11 +60,11 @@ class OtherAgentTests(ClientTestCase):
             self.replace()
             self.client._retry_call.reset(0)
             self.attempt()
-        [warning] = self.warnings()
+        [warning] = self.warnings
         self.assertIn("another agent has connected as node edge-1", warning)
         self.network.pass_time(REPLACED_WARNING_INTERVAL, 5)
         self.replace()
-        self.assertIn("9 more", self.warnings()[1])
+        self.assertIn("9 more", self.warnings[1])
 
     def test_is_not_woken(self):
         """Neither missing servers nor the end of another session shorten the delay."""

@@ -11,6 +11,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+from twisted.logger import LogLevel
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -409,14 +410,13 @@ class ErrorTests(SynchronousTestCase):
 
     def test_flags_that_mean_nothing_here_are_accepted_with_a_warning(self) -> None:
         """Obsolete flags are accepted with a warning, so that manifests of yurttunnel 1.2 work."""
-        events = Logged(self)
+        warnings = Logged(self, "yurttunnel", level=LogLevel.warn)
         parse(
             "--vmodule=client=2",
             "--logtostderr=true",
             "--alsologtostderr",
             "--agent-identifiers=host=edge-1&uid=1",
         )
-        warnings = events.texts(level="warn")
         for flag in (
             "--vmodule is",
             "--logtostderr is",

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 
-from twisted.logger import formatEvent
-
 from tests.agent.clients import ClientTestCase
 from tests.agent.replicas import ReplicaTests
 from yurttunnel.agent.connection_group import (
@@ -55,8 +53,8 @@ class SameServerTests(ReplicaTests):
     def test_log(self):
         """Standing by is logged once, without a warning about another agent."""
         self.pass_time(5 * MAX_PROBE_DELAY, 5)
-        self.assertEqual([], self.warnings())
-        self.assertEqual(1, sum("standing by" in formatEvent(event) for event in self.events))
+        self.assertEqual([], self.warnings)
+        self.assertEqual(1, sum("standing by" in text for text in self.logged))
 
     def test_disconnected(self):
         """While the session can be resumed, it is not replaced."""
@@ -78,7 +76,7 @@ class SameServerTests(ReplicaTests):
         leaving.listener.close_sessions(Code.GOING_AWAY, "over")
         self.pass_time(1)
         self.assertEqual([True, False], [client.standing_by for client in self.clients()])
-        self.assertEqual([], self.warnings())
+        self.assertEqual([], self.warnings)
 
     def test_session_lost(self):
         """When the session ends, a client reconnects soon, without a warning."""
@@ -89,7 +87,7 @@ class SameServerTests(ReplicaTests):
         self.assertFalse(any(client.standing_by for client in self.clients()))
         self.pass_time(FIRST_DELAY + 0.05, 0.05)
         self.assertEqual([1], self.counts())
-        self.assertEqual([], self.warnings())
+        self.assertEqual([], self.warnings)
 
     def test_restarted_server(self):
         """After a restart of the server there is one session again, of either client."""
@@ -150,8 +148,8 @@ class HeldTests(ClientTestCase):
         for _ in range(3):
             self.look()
         self.assertTrue(self.other.standing_by)
-        self.assertEqual((0, []), (self.other.failed_attempts, self.warnings()))
-        self.assertEqual(1, sum("standing by" in text for text in self.logged("info")))
+        self.assertEqual((0, []), (self.other.failed_attempts, self.warnings))
+        self.assertEqual(1, sum("standing by" in text for text in self.logged))
 
     def test_held(self):
         """HELLO names the server process of the other client's session, and no other."""

@@ -32,7 +32,7 @@ class FirstContactTests(ReplicaTests):
         self.replica("a", "b")
         self.pass_time(4)
         self.assertEqual([1, 1], self.counts())
-        self.assertEqual([], self.warnings())
+        self.assertEqual([], self.warnings)
 
 
 class SeparateTests(ReplicaTests):
@@ -166,11 +166,11 @@ class SeparateTests(ReplicaTests):
         self.settle()
         self.assertEqual([1, 1], self.counts())
         self.pass_time(600, 1)
-        dialed, warned = len(self.dialed), len(self.warnings())
+        dialed, warned = len(self.dialed), len(self.warnings)
         self.pass_time(1800, 1)
         self.assertLess(len(self.dialed) - dialed, 30)
         self.assertGreater(len(self.dialed) - dialed, 6)
-        self.assertLessEqual(len(self.warnings()) - warned, 12)
+        self.assertLessEqual(len(self.warnings) - warned, 12)
         self.assertEqual([1, 1], self.counts())
 
     def test_removed_address(self):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from tests.logged import Logged
 from yurttunnel.cluster.nodes import MAX_ADDRESSES, METRICS, Nodes, node_from
 from yurttunnel.kube.resources import NODES
 from yurttunnel.metrics import MetricRegistry
@@ -199,13 +199,11 @@ class NodesTests(SynchronousTestCase):
 
         It is logged once, however often the node's readiness changes.
         """
-        lines = []
-        globalLogPublisher.addObserver(lines.append)
-        self.addCleanup(globalLogPublisher.removeObserver, lines.append)
+        lines = Logged(self)
         self.put("edge-1", "192.0.2.7", ("Hostname", "no host"))
         self.assertEqual(["edge-1"], self.found("192.0.2.7"))
         self.put("edge-1", "192.0.2.7", ("Hostname", "no host"), ready=False)
-        [line] = map(formatEvent, lines)
+        [line] = lines
         self.assertIn("edge-1", line)
         self.assertIn("'no host'", line)
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import FakeInformers, config_map
+from tests.logged import Logged
 from yurttunnel.cluster.proxy_ports import MAX_REPORTED, ProxyPorts, parse_ports, raw_ports
 from yurttunnel.kube.resources import CONFIG_MAPS
 
@@ -82,18 +82,11 @@ class ProxyPortsTests(SynchronousTestCase):
     def setUp(self):
         """Watch a cluster without the ConfigMap."""
         self.reports = []
-        self.lines = []
+        self.lines = Logged(self, "proxy_ports")
         self.informers = FakeInformers()
         self.ports = ProxyPorts(
             self.informers, "tunnel", 10264, lambda *report: self.reports.append(report)
         )
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
-
-    def note(self, event):
-        """Store what is logged."""
-        if event["log_namespace"].endswith("proxy_ports"):
-            self.lines.append(formatEvent(event))
 
     def put(self, **data):
         """Create or change the ConfigMap."""

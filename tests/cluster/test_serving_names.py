@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from ipaddress import ip_address
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, node
+from tests.logged import Logged
 from yurttunnel.cluster.serving_names import MAX_NODES_BYTES, MAX_PER_NODE, ServingNames
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
 
@@ -57,15 +57,8 @@ class ServingNamesTests(SynchronousTestCase):
         """Begin with an empty cluster."""
         self.informers = FakeInformers()
         self.changes = []
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = Logged(self, "serving_names")
         self.names = self.make()
-
-    def note(self, event):
-        """Store what is logged."""
-        if event["log_namespace"].endswith("serving_names"):
-            self.lines.append(formatEvent(event))
 
     def make(self, **flags):
         """Create the object under test."""

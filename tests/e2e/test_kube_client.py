@@ -20,11 +20,11 @@ from OpenSSL import SSL
 from twisted.internet import reactor, ssl
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource as Page
 from twisted.web.server import NOT_DONE_YET, Site
 
+from tests.logged import Logged
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
@@ -197,14 +197,11 @@ class KubeClientTests(TestCase):
 
     async def test_quiet(self):
         """Opening and closing connections is not logged."""
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        logged = Logged(self)
         client = self.client(token="secret")
         await client.get(NODES, "n1")
         await client.close()
-        factory_events = [event for event in events if "factory" in (event.get("log_format") or "")]
-        self.assertEqual([], factory_events)
+        self.assertEqual([], [line for line in logged if "factory" in line])
 
     async def test_server_name(self):
         """The name in the certificate may differ from the host's if it is configured."""

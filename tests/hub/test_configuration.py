@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import FakeInformers
-from tests.logged import logged_lines
+from tests.logged import Logged
 from yurttunnel.hub.configuration import BadComponents, HubConfiguration, parse_components
 from yurttunnel.kube.resources import CONFIG_MAPS
 
@@ -37,7 +37,7 @@ class FollowingTests(SynchronousTestCase):
 
     def setUp(self):
         """Start in a cluster without the ConfigMap."""
-        self.lines = logged_lines(self, "yurttunnel.hub.configuration")
+        self.lines = Logged(self, "yurttunnel.hub.configuration")
         self.changes = 0
         self.informers = FakeInformers()
         self.configuration = HubConfiguration(self.informers, "kube-system", ["masterservice"])

@@ -8,7 +8,7 @@ from pathlib import Path
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.logged import logged_lines
+from tests.logged import Logged
 from yurttunnel.hub.options import Options
 from yurttunnel.hub.settings import BootstrapMode, InterfaceSettings, LoadBalancing, Settings
 
@@ -69,7 +69,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_the_manifest_of_upstream(self) -> None:
         """Its flags are accepted, with a warning for each one that is ignored."""
-        told = logged_lines(self)
+        told = Logged(self, "yurttunnel")
         settings = parse(
             "--v=2",
             "--bind-address=127.0.0.1",

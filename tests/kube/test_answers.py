@@ -8,11 +8,11 @@ from dataclasses import replace
 from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 from twisted.internet.protocol import Protocol
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import MemoryConnection
 from tests.kube.network import Network
+from tests.logged import Logged
 from yurttunnel.kube import responses
 from yurttunnel.kube.client import CALL_SECONDS, MAX_IDLE, KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
@@ -292,9 +292,7 @@ class RequestTests(AnswersTestCase):
 
     def test_token_is_not_logged(self):
         """No log and no error contains the token, whatever fails."""
-        logged = []
-        globalLogPublisher.addObserver(logged.append)
-        self.addCleanup(globalLogPublisher.removeObserver, logged.append)
+        logged = Logged(self)
         errors = []
         for answer in (b"HTTP/1.1 500 X\r\nContent-Length: 0\r\n\r\n", b"garbage\r\n\r\n", b""):
             asked = self.get()
@@ -304,7 +302,7 @@ class RequestTests(AnswersTestCase):
             self.network.settle()
             errors.append(self.failureResultOf(asked).value)
         self.flushLoggedErrors()
-        self.assertNotIn(SECRET, repr(errors) + "".join(map(str, errors)) + repr(logged))
+        self.assertNotIn(SECRET, repr(errors) + "".join(map(str, errors)) + repr(logged.events))
         self.assertNotIn(SECRET, repr(Credentials(SECRET)))
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import yaml
 from twisted.internet.testing import MemoryReactorClock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kube.misfits import MISFITS
+from tests.logged import Logged
 from yurttunnel.kube.configuration import BadKubeConfiguration
 from yurttunnel.kube.exec_credentials import ExecCredentials
 from yurttunnel.kube.loading import load_configuration
@@ -291,13 +291,7 @@ class KubeConfigTests(ConfigurationTestCase):
 
     def test_emptied_file(self):
         """A file that becomes empty later changes nothing, and is logged once."""
-        said = []
-
-        def observer(event):
-            said.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        said = Logged(self)
         del self.cluster["certificate-authority-data"]
         self.cluster["certificate-authority"] = "ca.pem"
         path = self.write("ca.pem", "ca")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from yurttunnel.kube import events
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.events import BURST, REFILL_SECONDS, EventRecorder
@@ -32,13 +32,7 @@ class EventRecorderTests(SynchronousTestCase):
         self.clock.advance(1_800_000_000)
         self.client = FakeKubeClient(self.clock)
         self.recorder = EventRecorder(self.clock, self.client, "yurttunnel-server", "host_1")
-        self.lines = []
-        globalLogPublisher.addObserver(self.observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
-
-    def observe(self, event):
-        """Store a line of the log."""
-        self.lines.append(formatEvent(event))
+        self.lines = Logged(self)
 
     def record(self, message="something", **what):
         """Record an event."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, NotAllowed, WatchInterrupted
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import IInformer, IInformers, IKubeClient, InformerSpec
@@ -524,13 +524,7 @@ class BadTimesTests(InformerTestCase):
 
     def test_watches_that_are_cut(self):
         """If a load balancer closes idle watches, the API still counts as reachable."""
-        said = []
-
-        def observer(event):
-            said.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        said = Logged(self)
         informer, _ = self.follow()
         for cut in range(1, 60):
             self.pass_time(20)
@@ -568,13 +562,7 @@ class BadTimesTests(InformerTestCase):
 
     def test_told_once(self):
         """Failure and recovery of a watch are logged once."""
-        said = []
-
-        def observer(event):
-            said.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(observer)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        said = Logged(self)
         self.follow()
         self.pass_time(100)
         self.assertEqual([], said)

@@ -7,11 +7,11 @@ import random
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.lease import (
@@ -122,13 +122,7 @@ class ElectionTestCase(SynchronousTestCase):
         self.clock.advance(1_800_000_000)
         self.client = FakeKubeClient(self.clock)
         self.a, self.b = (Process(self.clock, self.client, name) for name in "ab")
-        self.lines = []
-        globalLogPublisher.addObserver(self.observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
-
-    def observe(self, event):
-        """Store a line of the log."""
-        self.lines.append(formatEvent(event))
+        self.lines = Logged(self)
 
     def spec(self):
         """Return the spec of the lease."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.kube import work_queue
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.work_queue import BURST, MAX_BACKOFF, STOP_TIMEOUT, WorkQueue
@@ -24,15 +24,9 @@ class WorkQueueTestCase(SynchronousTestCase):
         self.begun = []
         self.under_way = {}
         self.results = {}
-        self.lines = []
-        globalLogPublisher.addObserver(self.observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
+        self.lines = Logged(self)
         self.queue = WorkQueue(self.clock, self.handle)
         self.queue.startService()
-
-    def observe(self, event):
-        """Store a line of the log."""
-        self.lines.append(formatEvent(event))
 
     async def handle(self, key):
         """Handle a key as :attr:`results` says, or until :meth:`finish`."""

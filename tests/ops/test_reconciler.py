@@ -8,9 +8,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError, fail, succeed
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.reconciler import CANCEL_SECONDS, Phase, Reconciler
 
@@ -38,9 +38,7 @@ class ReconcilerTestCase(SynchronousTestCase):
         self.runs = 0
         self.result = lambda: succeed(None)
         self.make()
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = Logged(self)
         self.addCleanup(self.close)
 
     def make(self, **options):
@@ -78,10 +76,6 @@ class ReconcilerTestCase(SynchronousTestCase):
     def stopped(self):
         """Stop the reconciler, which must take no time; return its result."""
         return self.successResultOf(self.reconciler.stopService())
-
-    def note(self, event):
-        """Record a log line."""
-        self.lines.append(formatEvent(event))
 
     async def reconcile(self):
         """Count the run and return its result."""

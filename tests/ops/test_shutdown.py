@@ -9,9 +9,9 @@ from collections.abc import Callable
 from typing import Any
 
 from twisted.internet.error import ReactorNotRunning
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.ops.shutdown import STATUS, ignore_repeated_stops, stop_on_sighup
 
 _PROGRAM = """
@@ -140,12 +140,10 @@ class IgnoreRepeatedStopsTests(SynchronousTestCase):
         """The first stop stops the reactor; further ones are logged."""
         reactor = Reactor()
         ignore_repeated_stops(reactor)
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        logged = Logged(self)
         reactor.stop()
-        self.assertEqual((1, []), (reactor.stopped, events))
+        self.assertEqual((1, []), (reactor.stopped, logged))
         reactor.stop()
         self.assertEqual(1, reactor.stopped)
-        (event,) = events
+        (event,) = logged.events
         self.assertIn("already stopping", event["log_format"])

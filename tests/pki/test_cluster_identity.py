@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address
 
-from twisted.logger import globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from tests.pki.signing import issue
 from tests.pki.support import EDGE_1, Issuer, clock_now
 from yurttunnel.pki.agent_template import agent_template
@@ -171,14 +172,11 @@ class NodeIdentificationTests(SynchronousTestCase):
         """Create an authority, and observe the log."""
         self.clock = clock_now()
         self.issuer = Issuer.make(self, self.clock)
-        self.warned = []
-        globalLogPublisher.addObserver(self.observe)
-        self.addCleanup(globalLogPublisher.removeObserver, self.observe)
+        self.warnings = Logged(self, level=LogLevel.warn)
 
-    def observe(self, event):
-        """Record the node of a warning."""
-        if event["log_level"].name == "warn" and "node" in event:
-            self.warned.append(event["node"])
+    def warned(self):
+        """Return the nodes of the warnings."""
+        return [event["node"] for event in self.warnings.events if "node" in event]
 
     def common(self, node):
         """Issue the certificate of a node with yurttunnel 1.2."""
@@ -190,10 +188,10 @@ class NodeIdentificationTests(SynchronousTestCase):
         one, two = self.common("edge-1"), self.common("edge-2")
         for certificate in (one, one, two, one):
             identification.identify(certificate)
-        self.assertEqual(self.warned, ["edge-1", "edge-2"])
+        self.assertEqual(self.warned(), ["edge-1", "edge-2"])
         self.clock.advance(WARNING_INTERVAL)
         identification.identify(one)
-        self.assertEqual(self.warned, ["edge-1", "edge-2", "edge-1"])
+        self.assertEqual(self.warned(), ["edge-1", "edge-2", "edge-1"])
         self.assertEqual(
             (identification.counters.accepted, identification.counters.refused), (5, 0)
         )
@@ -205,7 +203,7 @@ class NodeIdentificationTests(SynchronousTestCase):
         self.assertEqual(
             (identification.counters.accepted, identification.counters.refused), (0, 1)
         )
-        self.assertEqual(self.warned, [])
+        self.assertEqual(self.warned(), [])
 
     def test_own(self):
         """Certificates that name their node are accepted without a warning."""
@@ -216,7 +214,7 @@ class NodeIdentificationTests(SynchronousTestCase):
             self.assertEqual(
                 (identification.counters.accepted, identification.counters.refused), (0, 0)
             )
-        self.assertEqual(self.warned, [])
+        self.assertEqual(self.warned(), [])
 
     def test_bound(self):
         """The number of remembered nodes is limited."""

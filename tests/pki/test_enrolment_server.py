@@ -9,8 +9,9 @@ from collections.abc import Callable
 from OpenSSL.crypto import X509
 from twisted.internet.address import IPv4Address
 from twisted.internet.testing import StringTransport
-from twisted.logger import LogEvent, LogLevel, capturedLogs, formatEvent, globalLogPublisher
+from twisted.logger import LogLevel, capturedLogs, formatEvent
 
+from tests.logged import Logged
 from tests.pki.world import ADDRESS, World
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.credentials import certificates_from_pem, new_key
@@ -75,13 +76,7 @@ class EnrolmentProtocolTests(World):
 
     def test_refusals_do_not_fill_the_log(self) -> None:
         """One rejection of each kind is logged a minute; the next one has the number of others."""
-        lines: list[str] = []
-
-        def observe(event: LogEvent) -> None:
-            lines.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(observe)
-        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        lines = Logged(self)
         for _ in range(100):
             self.protocol.dataReceived(struct.pack("!I", 4) + b"junk")
             self.protocol.connectionLost()

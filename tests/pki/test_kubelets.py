@@ -9,10 +9,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from OpenSSL import SSL
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator
-from twisted.logger import globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from tests.logged import Logged
 from tests.pki.support import Issuer, handshake, peer_serial
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.ops.clocks import utc_now
@@ -49,14 +50,7 @@ class KubeletContextsTests(SynchronousTestCase):
         self.issuer = Issuer.make(self)
         self.stranger = Issuer.make(self)
         self.client = self.issuer.kubelet_client()
-        self.warnings = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
-
-    def note(self, event):
-        """Record the warnings of the log."""
-        if event["log_level"].name == "warn":
-            self.warnings.append(event["log_format"].format_map(event))
+        self.warnings = Logged(self, level=LogLevel.warn)
 
     def contexts(self, mode, *authorities):
         """Create contexts that trust ``authorities``, by default the server's."""

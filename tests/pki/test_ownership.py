@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 from ipaddress import ip_address, ip_network
 
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import LogLevel
 
 from tests.fakes import FakeSession
+from tests.logged import Logged
 from tests.pki.world import World
 from yurttunnel.pki.identity import Identifiers, parse_identifiers
 from yurttunnel.pki.names import BadIdentity
@@ -118,14 +119,7 @@ class OwnershipTests(World):
         """A name belongs to the node of that name, or the first enrolled; collisions are logged."""
         self.write("a", "host=a&host=b&ipv4=10.0.0.5", "2026-01-02")
         self.write("b", "host=b&cidr=10.0.0.5/32", "2026-01-01")
-        warnings: list[str] = []
-
-        def note(event: dict[str, object]) -> None:
-            if event["log_level"].name == "warn":  # type: ignore[attr-defined]
-                warnings.append(formatEvent(event))
-
-        globalLogPublisher.addObserver(note)
-        self.addCleanup(globalLogPublisher.removeObserver, note)
+        warnings = Logged(self, level=LogLevel.warn)
         self.restart()
         self.assertEqual(
             [

@@ -7,9 +7,9 @@ import errno
 import os
 from unittest import mock
 
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import TestCase
 
+from tests.logged import Logged
 from tests.pki.support import EDGE_1, Issuer, clock_now, state_directory
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import BACKDATE
@@ -204,19 +204,12 @@ class RevocationTests(TestCase):
         self.clock.advance(1)
         good = self.directory.read("revoked.json") or b""
 
-        messages: list[str] = []
-
-        def observe(event: dict[str, object]) -> None:
-            if "problem" in event:
-                messages.append(str(event["problem"]))
-
-        globalLogPublisher.addObserver(observe)
-        self.addCleanup(globalLogPublisher.removeObserver, observe)
+        logged = Logged(self)
         self.directory.write("revoked.json", b'{"revoked": [')
         self.clock.pump([0.25] * 20)
-        self.assertEqual(len(messages), 1)
-        self.assertIn("revoked.json is not a list of revocations", messages[0])
-        self.assertEqual(self.revocations.problem, messages[0])
+        [message] = [each["problem"] for each in logged.events if "problem" in each]
+        self.assertIn("revoked.json is not a list of revocations", message)
+        self.assertEqual(self.revocations.problem, message)
         self.assertTrue(self.revocations.is_revoked(self.identity("edge-1", "a1")))
         self.assertRaises(StateError, self.revoke, "edge-2")
         self.directory.write("revoked.json", good)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from ipaddress import ip_address
 
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from tests.proxy.fakes import (
     FakeChecks,
     FakeClaims,
@@ -62,9 +63,7 @@ class ProxierTestCase(SynchronousTestCase):
             self.health,
             lambda: self.addresses,
         )
-        self.told = []
-        globalLogPublisher.addObserver(self.told.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.told.append)
+        self.warnings = Logged(self, "yurttunnel", level=LogLevel.warn)
         self.proxier.startService()
 
     kernel = None
@@ -83,12 +82,3 @@ class ProxierTestCase(SynchronousTestCase):
         """Run the next periodic sync."""
         self.clock.advance(self.settings.min_period)
         self.clock.advance(self.settings.period)
-
-    def warnings(self):
-        """Return the messages at level warning or above."""
-        return [
-            each["log_format"].format(**each)
-            for each in self.told
-            if each.get("log_level", LogLevel.debug) >= LogLevel.warn
-            and each["log_namespace"].startswith("yurttunnel")
-        ]

@@ -6,10 +6,10 @@ import socket
 from ipaddress import ip_network
 from pathlib import Path
 
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.proxy.command import subject
 from yurttunnel.proxy.options import Options
 from yurttunnel.proxy.rules.nftables.table import NAME
@@ -95,9 +95,7 @@ class ValueTests(SynchronousTestCase):
         """Its flags are accepted; those without a meaning, and its file, cause a warning each."""
         file = Path(self.mktemp())
         file.write_text("kind: KubeProxyConfiguration\nmode: iptables\n")
-        told: list[str] = []
-        globalLogPublisher.addObserver(observer := lambda event: told.append(formatEvent(event)))
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
+        told = Logged(self)
         settings = parse(
             f"--config={file}",
             "--hostname-override=edge-2",

@@ -296,13 +296,13 @@ class PortTests(ProxierTestCase):
         api = key("api")
         self.set(service([1]), service([1], key=api))
         self.assertEqual({key(): 40000, api: None}, self.rules.ports)
-        told = [each for each in self.warnings() if "no remaining ports" in each]
+        told = [each for each in self.warnings if "no remaining ports" in each]
         self.assertEqual(1, len(told))
         self.assertIn("shop/api:http", told[0])
         self.assertIn("no remaining ports", self.proxier.warning())
         self.assertIsNone(self.proxier.problem())
         self.clock.advance(30)
-        self.assertEqual(told, [each for each in self.warnings() if "no remaining ports" in each])
+        self.assertEqual(told, [each for each in self.warnings if "no remaining ports" in each])
         self.clock.advance(1)
         self.set(service([1], key=api))
         self.clock.advance(1)
@@ -329,7 +329,7 @@ class PortTests(ProxierTestCase):
         portals = [Portal(PortalKind.NODE_PORT, None, number) for number in range(1, 31)]
         self.claims.taken = set(range(1, 31))
         self.set(service([1], portals=tuple(portals)), problems=[Problem("shop/a", "bad")])
-        told = self.warnings()
+        told = list(self.warnings)
         self.assertEqual(MAX_REPORTED + 1, len(told))
         self.assertIn("10 more problems", told[-1])
         self.assertEqual((31, 30), (len(self.proxier.problems), self.proxier.own_problems))

@@ -80,7 +80,7 @@ class RemovalTests(ProxierTestCase):
         self.set(service([1]))
         self.rules.failure = "the lock is held"
         self.successResultOf(self.proxier.stopService())
-        self.assertIn("run yurttunnel proxy --cleanup", self.warnings()[-1])
+        self.assertIn("run yurttunnel proxy --cleanup", self.warnings[-1])
 
     def test_their_removal_hangs(self):
         """It is cancelled after its timeout."""
@@ -91,4 +91,4 @@ class RemovalTests(ProxierTestCase):
         self.clock.advance(REMOVAL_SECONDS)
         self.clock.advance(0)
         self.successResultOf(stopped)
-        self.assertIn("left behind", self.warnings()[-1])
+        self.assertIn("left behind", self.warnings[-1])

@@ -17,11 +17,11 @@ class FailureTests(ProxierTestCase):
         self.rules.failure = "the lock is held"
         self.set(service([1]))
         self.assertEqual("the lock is held", self.proxier.problem())
-        self.assertEqual(1, len(self.warnings()))
+        self.assertEqual(1, len(self.warnings))
         for _ in range(40):
             self.clock.advance(1)
         self.assertGreater(self.proxier.syncs["failed"], 1)
-        self.assertEqual(1, len(self.warnings()))
+        self.assertEqual(1, len(self.warnings))
         self.rules.failure = None
         self.clock.advance(30)
         self.assertEqual({key(): 40000}, self.rules.ports)

@@ -361,18 +361,14 @@ class LogTests(ListenerTests):
     def setUp(self):
         """Store the log."""
         super().setUp()
-        self.events = Logged(self)
-
-    def lines(self):
-        """Return the listener's lines."""
-        return self.events.texts("AgentListener")
+        self.lines = Logged(self, "AgentListener")
 
     def test_came_to_nothing(self):
         """A connection that does not become a session is logged once, with the reason."""
         agent = self.agent()
         agent.claim("host=edge-9")
         self.dial(agent)
-        [line] = self.lines()
+        [line] = self.lines
         self.assertIn("does not cover host=edge-9", line)
         self.assertEqual({"not_authorized": 1}, self.listener.refusals)
 
@@ -382,10 +378,10 @@ class LogTests(ListenerTests):
         agent.claim("host=edge-9")
         for _ in range(5):
             self.dial(agent)
-        self.assertEqual(1, len(self.lines()))
+        self.assertEqual(1, len(self.lines))
         self.clock.advance(60)
         self.dial(agent)
-        self.assertIn("(4 more like this were not shown)", self.lines()[1])
+        self.assertIn("(4 more like this were not shown)", self.lines[1])
 
     def test_strangers(self):
         """Different TLS errors are logged separately."""
@@ -393,7 +389,7 @@ class LogTests(ListenerTests):
             connection = self.listener.buildProtocol(None)
             connection.makeConnection(StringTransport())
             connection.connectionLost(Failure(rejection_error(problem)))
-        first, second = self.lines()
+        first, second = self.lines
         self.assertIn("session: it is {old}", first)
         self.assertIn("session: it is foreign", second)
 
@@ -405,7 +401,7 @@ class LogTests(ListenerTests):
         self.dial(agent)
         agent.session.close(Code.DONE, "good-bye")
         self.network.settle()
-        began, back, ended = self.lines()
+        began, back, ended = self.lines
         for line in (began, back, ended):
             self.assertTrue(line.startswith("edge-1: "), line)
         self.assertIn("good-bye", ended)
@@ -421,4 +417,4 @@ class LogTests(ListenerTests):
         self.network.settle()
         other.connectionLost(Failure(ConnectionLost()))
         self.network.cut()
-        self.assertEqual([], self.lines())
+        self.assertEqual([], self.lines)

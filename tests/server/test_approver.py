@@ -7,10 +7,11 @@ from unittest import mock
 
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from tests.pki.test_approval import (
     AGENT,
     BOUND_TO_POD,
@@ -70,9 +71,7 @@ class ApproverTests(SynchronousTestCase):
         self.informers.startService()
         self.approver.startService()
         self.addCleanup(self.close)
-        self.lines, self.levels = [], set()
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = Logged(self, level=LogLevel.info)
         self.settle()
 
     def close(self):
@@ -87,12 +86,6 @@ class ApproverTests(SynchronousTestCase):
         stopped = self.approver.stopService()
         if stopped is not None:
             self.successResultOf(stopped)
-
-    def note(self, event):
-        """Store the log, without debug messages."""
-        if event["log_level"] > LogLevel.debug:
-            self.lines.append(formatEvent(event))
-            self.levels.add(event["log_level"])
 
     def settle(self, seconds=0.0):
         """Run everything that is due, and its consequences."""
@@ -287,7 +280,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual({("serving", "other_installation"): 1}, self.counters.not_approved)
         [line] = [line for line in self.lines if "csr-1" in line]
         self.assertIn("csr-1 belongs to another installation", line)
-        self.assertNotIn(LogLevel.warn, self.levels)
+        self.assertNotIn(LogLevel.warn, [each["log_level"] for each in self.lines.events])
 
     def test_final(self):
         """A final decision is not reviewed again."""

@@ -88,7 +88,7 @@ class LogTests(SynchronousTestCase):
         self.calls = []
         self.log = AuditLog(self.clock, self.file, self.in_thread)
         self.log.startService()
-        self.events = Logged(self)
+        self.texts = Logged(self, "yurttunnel")
         self.addCleanup(self.file.close)
 
     def in_thread(self, function, lines):
@@ -102,10 +102,6 @@ class LogTests(SynchronousTestCase):
     def written(self):
         """Return the contents of the file."""
         return self.path.read_bytes() if self.path.exists() else b""
-
-    def texts(self):
-        """Return the log lines."""
-        return self.events.texts()
 
     def stop(self):
         """Stop it."""
@@ -137,7 +133,7 @@ class LogTests(SynchronousTestCase):
         self.clock.advance(1)
         self.assertEqual(len(self.calls), 1)
         self.assertEqual(self.log.stats.lost, 3)
-        (warning,) = self.texts()
+        (warning,) = self.texts
         self.assertIn("lines come faster than they are written", warning)
         self.slow = False
         self.calls[0].callback(None)
@@ -145,7 +141,7 @@ class LogTests(SynchronousTestCase):
         self.clock.advance(FLUSH_DELAY)
         self.assertIsNone(self.log.problem)
         self.assertEqual(
-            self.texts()[1:], ["The audit log is written again; 3 lines were lost meanwhile"]
+            self.texts[1:], ["The audit log is written again; 3 lines were lost meanwhile"]
         )
         self.assertEqual(len(self.written()), len(b"first\n") + MAX_QUEUED_BYTES)
         self.assertEqual(self.log.stats.written, 1 + MAX_QUEUED_BYTES // 1024)
@@ -161,7 +157,7 @@ class LogTests(SynchronousTestCase):
         self.assertIn("a write takes more than 3 s: look at", self.log.problem)
         self.calls[0].callback(None)
         self.assertIsNone(self.log.problem)
-        self.assertEqual(len(self.texts()), 2)
+        self.assertEqual(len(self.texts), 2)
         self.assertEqual(self.log.stats.lost, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
@@ -173,14 +169,14 @@ class LogTests(SynchronousTestCase):
             self.clock.advance(FLUSH_DELAY)
         self.assertEqual((self.log.stats.written, self.log.stats.lost), (0, 3))
         self.assertIn(str(self.path), self.log.problem)
-        (warning,) = self.texts()
+        (warning,) = self.texts
         self.assertIn(f"The audit log cannot be written: {self.path} cannot be written", warning)
         self.path.unlink()
         self.log.write(b"kept\n")
         self.clock.advance(FLUSH_DELAY)
         self.assertEqual((self.written(), self.log.problem), (b"kept\n", None))
         self.assertEqual(
-            self.texts()[1], "The audit log is written again; 3 lines were lost meanwhile"
+            self.texts[1], "The audit log is written again; 3 lines were lost meanwhile"
         )
 
     def test_a_defect_ends_nothing(self):
@@ -218,7 +214,7 @@ class LogTests(SynchronousTestCase):
         stopped = self.stop()
         self.clock.advance(CLOSE_TIMEOUT)
         self.successResultOf(stopped)
-        self.assertIn("were not written within 5 s", self.texts()[-1])
+        self.assertIn("were not written within 5 s", self.texts[-1])
 
     def test_metrics(self):
         """The metrics have both counters."""

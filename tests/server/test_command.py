@@ -13,6 +13,7 @@ from twisted.application.service import IService
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.error import CannotListenError
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
@@ -90,7 +91,7 @@ class CommandTests(SynchronousTestCase):
         self.state = tempfile.mkdtemp()
         self.addCleanup(shutil.rmtree, self.state, ignore_errors=True)
         self.patch(standalone, "run_in_new_thread", without_thread)
-        self.events = Logged(self)
+        self.warnings = Logged(self, "yurttunnel", level=LogLevel.warn)
         # The real function changes the logging of the whole process.
         self.forwarded = []
         self.patch(command, "forward_standard_logging", lambda: self.forwarded.append(True))
@@ -227,12 +228,12 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(
             {10262: "0.0.0.0", 10263: "0.0.0.0", 10264: "127.0.0.2", META: "127.0.0.2"}, listening
         )
-        self.assertEqual([], self.events.texts(level="warn"))
+        self.assertEqual([], self.warnings)
 
     def test_open_interception(self):
         """A warning is logged if other machines can connect to port 10264."""
         self.start("--insecure-bind-address", "192.0.2.1")
-        [warning] = self.events.texts(level="warn")
+        [warning] = self.warnings
         self.assertIn("--insecure-port: everybody who can connect to 192.0.2.1 port 10264", warning)
 
     def ask_silent_kubelet(self, *arguments):

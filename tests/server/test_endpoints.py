@@ -192,17 +192,17 @@ class ListenTests(SynchronousTestCase):
 
     def test_networks_without_certificates(self):
         """A warning is logged if other machines can connect without a certificate."""
-        events = Logged(self)
+        logged = Logged(self)
         self.listen("tcp:1")
         self.listen("tcp6:2")
-        self.assertEqual([], [event for event in events if "flag" in event])
+        self.assertEqual([], [event for event in logged.events if "flag" in event])
         self.listen("tcp6:3:interface=\\:\\:")
         self.listen("tcp:4:interface=0.0.0.0")
-        self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
+        self.assertEqual([3, 4], [event["port"] for event in logged.events if "flag" in event])
         # With permissions a caller does not reach every node.
         wide = parse_endpoint("tcp:5:interface=0.0.0.0")
         wide.listen(ListenOptions(self.reactor, "--flag", self.factory, restricted=True))
-        self.assertEqual([3, 4], [event["port"] for event in events if "flag" in event])
+        self.assertEqual([3, 4], [event["port"] for event in logged.events if "flag" in event])
         bound = ["127.0.0.1", "::1", "::", "0.0.0.0", "0.0.0.0"]
         self.assertEqual(bound, [interface for _, _, _, interface in self.reactor.tcpServers])
 

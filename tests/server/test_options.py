@@ -399,11 +399,11 @@ class CompatibilityTests(SynchronousTestCase):
 
     def setUp(self):
         """Observe the log."""
-        self.events = Logged(self)
+        self.logged = Logged(self)
 
     def warned(self):
         """Return the flags in the warnings."""
-        return [event["flag"] for event in self.events if "flag" in event]
+        return [event["flag"] for event in self.logged.events if "flag" in event]
 
     def test_flags_without_a_meaning_are_ignored_with_a_warning(self):
         """Each is named; Go's switches come with a value or alone."""

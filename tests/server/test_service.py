@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from twisted.internet.defer import Deferred, DeferredList
-from twisted.logger import formatEvent
 
 from tests.logged import Logged
 from tests.server.agents import ListenerTests
@@ -215,7 +214,7 @@ class ServiceTests(ListenerTests):
 
     def test_callers_that_do_not_drain(self):
         """That time is the rest of the drain timeout; if it was too short, that is logged."""
-        events = Logged(self)
+        lines = Logged(self)
         self.service.startService()
         user = self.stream(self.connected())
         self.caller.drained = [Deferred()]
@@ -228,7 +227,7 @@ class ServiceTests(ListenerTests):
         self.network.pass_time(1)
         self.successResultOf(stopped)
         self.assertEqual("callers end", self.happened[-1])
-        (line,) = [formatEvent(event) for event in events if "callers had" in str(event)]
+        (line,) = [line for line in lines if "callers had" in line]
         self.assertIn("had not taken all of their answers", line)
 
     def test_not_accepting_while_draining(self):

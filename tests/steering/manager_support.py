@@ -7,10 +7,10 @@ from ipaddress import ip_address
 
 from twisted.internet.defer import fail, succeed
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, FakeInformers, config_map, node
+from tests.logged import Logged
 from tests.steering.fake_firewall import FakeFirewall
 from tests.steering.fakes import FakeAddressSets, FakeFlows
 from yurttunnel.cluster.nodes import Nodes
@@ -54,9 +54,7 @@ class ManagerTestCase(SynchronousTestCase):
         """Make a machine, and record what is logged."""
         self.patch(random, "uniform", lambda low, high: high)
         self.make_machine()
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = Logged(self, "yurttunnel.steering")
 
     def make_machine(self):
         """Make a cluster with a cloud node and an edge node, and a server that listens."""
@@ -76,11 +74,6 @@ class ManagerTestCase(SynchronousTestCase):
         self.informers = FakeInformers()
         self.put("cloud-1", "10.0.0.1", labels=CLOUD)
         self.put("edge-1", "192.168.0.1", labels=EDGE)
-
-    def note(self, event):
-        """Record what steering logs."""
-        if event["log_namespace"].startswith("yurttunnel.steering"):
-            self.lines.append(formatEvent(event))
 
     def put(self, *args, **kwargs):
         """Create or change a node."""

@@ -6,9 +6,9 @@ import errno
 import os
 import socket
 
-from twisted.logger import globalLogPublisher
 from twisted.trial.unittest import SkipTest, SynchronousTestCase
 
+from tests.logged import Logged
 from yurttunnel.steering.marks import MARK, MASK, SocketMarker
 
 
@@ -45,12 +45,10 @@ class SocketMarkerTests(SynchronousTestCase):
 
     def assert_logged(self, error):
         """Check the message about an error, however often it occurs."""
-        events = []
-        globalLogPublisher.addObserver(events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, events.append)
+        logged = Logged(self)
         mark = SocketMarker()
         for _ in range(3):
             mark(Refusing(error))
-        (told,) = events
+        (told,) = logged.events
         self.assertIn("CAP_NET_ADMIN", told["log_format"])
         self.assertEqual(error.strerror, told["error"])

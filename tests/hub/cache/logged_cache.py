@@ -7,7 +7,7 @@ import sqlite3
 from twisted.internet.defer import Deferred
 
 from tests.hub.cache.test_store import CacheTestCase
-from tests.logged import logged_lines
+from tests.logged import Logged
 from yurttunnel.hub.cache.interfaces import CacheFailed
 
 BODY = b"x" * 5_700
@@ -18,7 +18,7 @@ class LoggedCacheTestCase(CacheTestCase):
 
     def setUp(self) -> None:
         """Observe the log."""
-        self.lines = logged_lines(self, "yurttunnel.hub.cache")
+        self.lines = Logged(self, "yurttunnel.hub.cache")
         super().setUp()
 
     def count_logs(self, words: str) -> int:

@@ -15,7 +15,7 @@ from tests.http.support import Server as HTTPServer
 from tests.http.support import request, responses, settle
 from tests.hub.cache.memory import MemoryCache
 from tests.hub.filters.fakes import FakeFilters
-from tests.logged import logged_lines
+from tests.logged import Logged
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.server import ServerSettings
@@ -195,7 +195,7 @@ class World(SynchronousTestCase):
         self.server.handler.answer = lambda exchange: ListenerHandler(
             self.hub, self.local
         ).request_received(exchange)
-        self.lines = logged_lines(self, "yurttunnel.hub")
+        self.lines = Logged(self, "yurttunnel.hub")
         self.addCleanup(self.end)
         self.begin()
         self.client = self.server.connect()

@@ -10,11 +10,12 @@ from unittest.mock import patch
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import run
+from tests.logged import Logged
 from yurttunnel.hub.network import interface
 from yurttunnel.hub.network.interface import ALIAS, INTERVAL, NodeInterface, ensure, remove
 from yurttunnel.hub.network.links import Link, Links
@@ -210,14 +211,7 @@ class LifeTests(SynchronousTestCase):
         self.interface.on_ready.append(lambda: self.ready.append(1))
         self.refused: list[int] = []
         self.interface.on_refused.append(lambda: self.refused.append(1))
-        self.told: list[str] = []
-        globalLogPublisher.addObserver(observer := self.observe)
-        self.addCleanup(globalLogPublisher.removeObserver, observer)
-
-    def observe(self, event) -> None:
-        """Record warnings."""
-        if event["log_level"].name == "warn":
-            self.told.append(formatEvent(event))
+        self.told = Logged(self, level=LogLevel.warn)
 
     def run_job(self, job) -> Deferred:
         """Run a job synchronously."""

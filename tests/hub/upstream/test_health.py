@@ -7,7 +7,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.logged import logged_lines
+from tests.logged import Logged
 from yurttunnel.hub.interfaces import IConnectivity
 from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.upstream.health import Health, State
@@ -31,7 +31,7 @@ class HealthTestCase(SynchronousTestCase):
         self.checks = []
         self.lost = []
         self.turns = []
-        self.lines = logged_lines(self, "yurttunnel.hub")
+        self.lines = Logged(self, "yurttunnel.hub")
         self.health = Health(self.clock, self.servers, self.check, self.lose, self.settings)
         self.health.on_change(self.turns.append)
         self.addCleanup(self.stop)

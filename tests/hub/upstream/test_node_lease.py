@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.http.support import settle
 from tests.hub.forwarding.world import Identity, PlayedConnections
-from tests.logged import logged_lines
+from tests.logged import Logged
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.simple_client import fetch
@@ -39,7 +39,7 @@ class PlayedServers(SynchronousTestCase):
         self.lease = NodeLease(
             self.clock, self.calls, "edge-1", 10, lambda: self.is_alive, self.identity
         )
-        self.lines = logged_lines(self, "yurttunnel.hub")
+        self.lines = Logged(self, "yurttunnel.hub")
         self.addCleanup(self.end)
 
     def end(self):

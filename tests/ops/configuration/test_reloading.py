@@ -6,11 +6,12 @@ import os
 
 from twisted.internet.defer import Deferred
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import HeldJobs
+from tests.logged import Logged
 from tests.ops.configuration.program import ALONE, TARGET, WINDOW, ConfigurationFile, Options
 from yurttunnel.ops.configuration.reloading import (
     CHECK_SECONDS,
@@ -30,9 +31,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         """Begin with one target; a part follows targets, another one the window."""
         super().setUp()
         self.used = []
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.logged = Logged(self, "yurttunnel")
         self.levels = LogLevelFilter()
         self.clock, self.jobs = Clock(), HeldJobs()
         self.start('node-name = "n"\ntarget = ["a"]')
@@ -58,11 +57,12 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         """Note what a part is given."""
         self.used.append(value)
 
-    def note(self, event):
-        """Keep what is logged."""
-        if event.get("log_namespace", "").startswith("yurttunnel"):
-            text = formatEvent(event).replace(str(self.path), "FILE")
-            self.lines.append(f"{event['log_level'].name}: {text}")
+    @property
+    def lines(self):
+        """The log's levels and messages."""
+        levels = [event["log_level"].name for event in self.logged.events]
+        texts = [text.replace(str(self.path), "FILE") for text in self.logged]
+        return [f"{level}: {text}" for level, text in zip(levels, texts, strict=True)]
 
     def look(self, times=2):
         """Let the next looks come: by the second one a file that changes is read."""

@@ -158,10 +158,10 @@ class ApiTests(WorldCase):
         self.client.put(SERVICES, service(external=["127.0.0.1"]))
         self.start()
         sentence = "default/web: the external IP 127.0.0.1 is a loopback address: it is not served"
-        self.assertEqual([sentence], self.warnings())
+        self.assertEqual([sentence], self.warnings)
         self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
         self.settle()
-        self.assertEqual([sentence], self.warnings())
+        self.assertEqual([sentence], self.warnings)
 
     def test_many_problems(self):
         """Of many problems at once some are logged, with the number of the others."""
@@ -169,8 +169,8 @@ class ApiTests(WorldCase):
             broken = service(f"s{number}", f"10.96.0.{number}", external=["::"])
             self.client.put(SERVICES, broken)
         self.start()
-        self.assertEqual(21, len(self.warnings()))
-        self.assertIn("10 more problems", self.warnings()[-1])
+        self.assertEqual(21, len(self.warnings))
+        self.assertIn("10 more problems", self.warnings[-1])
 
 
 class NodeTests(WorldCase):
@@ -271,7 +271,7 @@ class NodeTests(WorldCase):
         self.client.put(SERVICES, service())
         self.start()
         self.assertEqual(1, len(self.shown()))
-        self.assertIn("the kernel does not answer", self.warnings()[0])
+        self.assertIn("the kernel does not answer", self.warnings[0])
         self.addresses = frozenset({OWN})
         self.settle(31)
         self.assertEqual({OWN}, self.node.facts.addresses)

@@ -86,10 +86,10 @@ class FileTests(WorldCase):
         self.assertEqual(f"file {self.directory}/a.yaml", problem.what)
         self.assertIn("its previous content stays in use", problem.text)
         self.assertIn("a.yaml", self.sources.problem())
-        self.assertEqual(1, len(self.warnings()))
+        self.assertEqual(1, len(self.warnings))
         for _ in range(3):
             self.refresh()
-        self.assertEqual(1, len(self.warnings()))
+        self.assertEqual(1, len(self.warnings))
         self.write("a.yaml", service("d", "10.96.0.4"))
         self.refresh()
         self.assertEqual({"default/d TCP IPv4", "default/c TCP IPv4"}, self.shown().keys())
@@ -103,7 +103,7 @@ class FileTests(WorldCase):
         self.write("b.yaml", service())
         self.begin()
         self.assertIsNone(self.shown())
-        (told,) = self.warnings()
+        (told,) = self.warnings
         reason = "a.yaml: it cannot be read: just a text is not an object of the API"
         self.assertIn(reason, told)
         self.assertIn(reason, self.sources.problem())
@@ -209,7 +209,7 @@ class FileTests(WorldCase):
         self.begin(away)
         self.assertIsNone(self.shown())
         self.refresh()
-        (told,) = self.warnings()
+        (told,) = self.warnings
         self.assertIn(f"file {away}: it cannot be read: No such file or directory", told)
         self.assertIn("No such file or directory", self.sources.problem())
         away.mkdir()

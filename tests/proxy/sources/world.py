@@ -9,11 +9,12 @@ from pathlib import Path
 
 from twisted.internet.defer import execute
 from twisted.internet.task import Clock
-from twisted.logger import formatEvent, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.hub.cache.caches import HeldJobs
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from tests.proxy.objects import shown
 from yurttunnel.kube.informer import Informers
 from yurttunnel.proxy import node
@@ -37,9 +38,7 @@ class WorldCase(SynchronousTestCase):
         self.addresses = frozenset({OWN})
         self.versions = (4, 6)
         self.patch(node, "has_family", lambda version: version in self.versions)
-        self.events = []
-        globalLogPublisher.addObserver(self.events.append)
-        self.addCleanup(globalLogPublisher.removeObserver, self.events.append)
+        self.warnings = Logged(self, level=LogLevel.warn)
         self.changes = 0
 
     def start(self, api=True, manifests=None):
@@ -80,11 +79,3 @@ class WorldCase(SynchronousTestCase):
     def endpoints(self, key="default/web TCP IPv4"):
         """Return the endpoints of a virtual service."""
         return self.shown()[key][1]
-
-    def warnings(self):
-        """Return the messages at level warning or above."""
-        return [
-            formatEvent(event)
-            for event in self.events
-            if event["log_level"].name in ("warn", "error", "critical")
-        ]

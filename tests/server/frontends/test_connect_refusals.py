@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 from twisted.internet.error import ConnectionDone
-from twisted.logger import formatEvent
 
 from tests.logged import Logged
 from tests.server.frontends.connecting import ConnectTestCase, HalfClosingConnection, connect
@@ -99,7 +98,7 @@ class RefusalTests(ConnectTestCase):
 
     def test_what_is_logged_of_bad_heads(self):
         """Without passwords and queries, and truncated."""
-        events = Logged(self)
+        lines = Logged(self, REQUESTS)
         for head in (
             connect("http://u:S3CRET@edge-1/"),
             connect("edge-1:1", "X-Tunnel-Proxy-Host: u:S3CRET@edge-1"),
@@ -107,7 +106,6 @@ class RefusalTests(ConnectTestCase):
             connect("x" * 15_000 + ":1"),
         ):
             self.open(head).turns()
-        lines = [formatEvent(each) for each in events if each["log_namespace"] == REQUESTS]
         self.assertEqual(len(lines), 4)
         for line in lines:
             self.assertNotIn("S3CRET", line)

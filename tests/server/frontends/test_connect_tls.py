@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from twisted.internet.error import ConnectionDone, ConnectionLost
-from twisted.logger import formatEvent
 from twisted.python.failure import Failure
 
 from tests.logged import Logged
@@ -93,11 +92,11 @@ class TLSTests(ConnectTestCase):
 
     def test_callers_that_tls_refuses(self):
         """Each reason is logged once a minute, with the address."""
-        events = Logged(self)
+        logged = Logged(self)
         for problem in ("it is one", "it is another", "it is one"):
             self.open(connection_class=UnfinishedTLSConnection).break_off(rejection_error(problem))
         self.open().break_off(rejection_error("it has been let in before"))
-        lines = [formatEvent(event) for event in events if "problem" in event]
+        lines = [line for line in logged if "a caller from" in line]
         said = [f"a caller from 127.0.0.1 is refused: it is {what}" for what in ("one", "another")]
         self.assertEqual(said, lines)
 
@@ -132,7 +131,7 @@ class HandshakeTests(ConnectTestCase):
         super().setUp()
         self.lines = []
         self.factory.audit = Audit(self.reactor, self.lines.append)
-        self.events = Logged(self)
+        self.log = Logged(self)
 
     def open(self, data=b"", connection_class=UnfinishedTLSConnection):
         """Open a TLS connection."""
@@ -140,7 +139,7 @@ class HandshakeTests(ConnectTestCase):
 
     def logged(self, word):
         """Return the log lines with ``word``."""
-        return [line for line in map(formatEvent, self.events) if line and word in line]
+        return [line for line in self.log if word in line]
 
     def test_strangers_keep_nobody_out(self):
         """Above the limit of handshakes the oldest is disconnected, without a response."""

@@ -107,7 +107,7 @@ class ForwardTests(SynchronousTestCase):
             parse_forward(FORWARD),
             DialSettings(7.0, 4, RequestIds("test")),
         )
-        self.events = Logged(self)
+        self.warnings = Logged(self, "yurttunnel")
 
     def tearDown(self):
         """Check that nothing remains after all connections are closed."""
@@ -120,10 +120,6 @@ class ForwardTests(SynchronousTestCase):
         if host:
             connection.getPeer = lambda: IPv4Address("TCP", host, 40000)
         return connection.open(self.factory.buildProtocol(None))
-
-    def warnings(self):
-        """Return the texts of the warnings."""
-        return self.events.texts()
 
     def test_a_stream_is_asked_for_at_once(self):
         """Its target is the forward's, and the connection is not read meanwhile."""
@@ -147,7 +143,7 @@ class ForwardTests(SynchronousTestCase):
         connection.turns()
         self.assertEqual(connection.sent, b"hello answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
-        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.warnings, [])
 
     def test_a_drain_waits_for_a_caller_that_reads_slowly(self):
         """The stream has ended when the caller's transport has its last data."""
@@ -185,7 +181,7 @@ class ForwardTests(SynchronousTestCase):
         self.session.dials[0].fail(Code.REFUSED, "127.0.0.1:80 refused the connection")
         self.assertTrue(connection.aborted)
         self.assertEqual(
-            self.warnings(),
+            self.warnings,
             [
                 f"--forward {FORWARD}: connection test-1 to edge-1/127.0.0.1:80 was reset: "
                 "127.0.0.1:80 refused the connection (REFUSED)"
@@ -197,7 +193,7 @@ class ForwardTests(SynchronousTestCase):
         self.registry.remove(self.session)
         self.reactor.advance(5)
         self.assertTrue(self.open().aborted)
-        (warning,) = self.warnings()
+        (warning,) = self.warnings
         self.assertIn("last seen 5 s ago", warning)
 
     def test_too_many_pending_dials(self):
@@ -207,13 +203,13 @@ class ForwardTests(SynchronousTestCase):
         self.assertEqual(len(self.session.dials), 2)
         others = [self.open(f"192.0.2.{number}") for number in range(3)]
         self.assertEqual([each.aborted for each in others], [False, False, True])
-        self.assertIn("4 dials are pending already", self.warnings()[-1])
+        self.assertIn("4 dials are pending already", self.warnings[-1])
 
     def test_a_caller_that_breaks_while_the_dial_is_pending(self):
         """The dial is canceled and nothing is logged."""
         self.open().break_off(ConnectionLost())
         self.assertTrue(self.session.dials[0].cancelled)
-        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.warnings, [])
 
     def test_a_stream_that_breaks_resets_the_caller(self):
         """The caller must not mistake it for a regular end."""

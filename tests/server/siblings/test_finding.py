@@ -254,7 +254,7 @@ class FindingTests(WorldTests):
         self.assertGreaterEqual(failed[0], 3)
         # The last attempt of each may still be in progress.
         self.assertIn(attempts - sum(failed), (0, 1, 2))
-        lines = [line for line in self.warnings() if line.startswith("sibling server-2")]
+        lines = [line for line in self.warnings if line.startswith("sibling server-2")]
         # One by each of the two servers.
         self.assertEqual(2, len(lines), lines)
 
@@ -351,7 +351,7 @@ class AdmissionTests(WorldTests):
             self.assertIsInstance(peer.error, Refused)
             self.assertEqual(Code.NOT_AUTHORIZED, peer.error.code)
         self.assertEqual([], server.siblings._acceptor.sessions())
-        lines = [line for line in self.warnings() if "from a sibling at" in line]
+        lines = [line for line in self.warnings if "from a sibling at" in line]
         self.assertEqual(1, len(lines))
         self.assertIn("not a server's", lines[0])
 

@@ -68,7 +68,7 @@ class ReplicaTests(SynchronousTestCase):
 
     def test_malformed(self):
         """Malformed parts are ignored, and the others are used."""
-        events = Logged(self)
+        lines = Logged(self)
         found = endpoints_in(
             slice_of(
                 None,
@@ -80,7 +80,7 @@ class ReplicaTests(SynchronousTestCase):
             )
         )
         self.assertEqual(["10.0.0.1", "10.0.0.2"], [each.replica for each in found])
-        self.assertIn("not an address", str(events))
+        self.assertIn("not an address", "".join(lines))
         for bad in ({}, {"ports": 7}, {"ports": [{"name": "tcp"}], "endpoints": [endpoint("1")]}):
             self.assertEqual((), endpoints_in(bad))
         for port in ("10262", 0, 65536, True, None):

@@ -6,6 +6,7 @@ import time
 
 from twisted.internet.error import ConnectionAborted, ConnectionRefusedError, TimeoutError
 from twisted.internet.task import Clock
+from twisted.logger import LogLevel
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
@@ -214,7 +215,7 @@ class WorldTests(TestCase):
         self.servers = []
         self.killed = []
         self.listed = {}
-        self.events = Logged(self)
+        self.warnings = Logged(self, "yurttunnel", level=LogLevel.warn)
         self.addCleanup(self.check_nothing_is_left)
 
     def check_nothing_is_left(self):
@@ -229,10 +230,6 @@ class WorldTests(TestCase):
         self.assertEqual([], self.network.open_links)
         self.network.pass_time(62, step=31)
         self.assertEqual([], self.network.getDelayedCalls())
-
-    def warnings(self):
-        """Return the logged warnings."""
-        return self.events.texts(level="warn")
 
     def server(self, number, listed=True):
         """Create and start a replica, which the API lists."""

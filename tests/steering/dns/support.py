@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
-from twisted.logger import LogLevel, formatEvent, globalLogPublisher
+from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, node
 from tests.kube.fakes import FakeKubeClient
+from tests.logged import Logged
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES, SERVICES
@@ -58,9 +59,7 @@ class ControllerTestCase(SynchronousTestCase):
         self.events = Events()
         self.make()
         self.addCleanup(self.close)
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = Logged(self, level=LogLevel.warn)
 
     def make(self):
         """Make a controller whose caches are not synced yet."""
@@ -83,11 +82,6 @@ class ControllerTestCase(SynchronousTestCase):
             self.stop()
         self.successResultOf(self.informers.stopService())
         self.assertEqual([], self.clock.getDelayedCalls())
-
-    def note(self, event):
-        """Store what is logged for operators."""
-        if event["log_level"] > LogLevel.info:
-            self.lines.append(formatEvent(event))
 
     def start(self):
         """Let it publish."""

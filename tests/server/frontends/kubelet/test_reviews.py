@@ -50,7 +50,7 @@ class ReviewsTests(SynchronousTestCase):
         self.status = {"allowed": True}
         self.client.answers["create", "tokenreviews"] = self.review_token
         self.client.answers["create", "subjectaccessreviews"] = self.review_access
-        self.events = Logged(self)
+        self.lines = Logged(self, "yurttunnel")
 
     def stop(self):
         """Stop; no timer may remain."""
@@ -167,7 +167,7 @@ class ReviewsTests(SynchronousTestCase):
         self.assertIsNone(self.successResultOf(self.user_of("other")))
         self.assertIsNone(self.reviews.problem())
         self.assertEqual({"token": 1}, self.counters.failures)
-        [line] = self.events.texts("yurttunnel.server")
+        [line] = self.lines
         self.assertIn("callers cannot be reviewed: no TokenReview", line)
 
     def test_not_permitted(self):
@@ -272,4 +272,4 @@ class ReviewsTests(SynchronousTestCase):
         self.client.fail(ApiUnreachable("no"))
         error = self.failureResultOf(self.user_of("very-secret"), ReviewFailed).value
         self.assertNotIn("very-secret", str(error))
-        self.assertNotIn("very-secret", "".join(self.events.texts()))
+        self.assertNotIn("very-secret", "".join(self.lines))

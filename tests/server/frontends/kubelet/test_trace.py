@@ -24,12 +24,7 @@ class TraceTests(SynchronousTestCase):
     def setUp(self):
         """Observe the log."""
         self.clock = Clock()
-        self.events = Logged(self)
-
-    @property
-    def lines(self):
-        """Return the middleware's lines."""
-        return self.events.texts(REQUESTS)
+        self.lines = Logged(self, REQUESTS)
 
     def handle(self, intercepted, handler=lambda intercepted: None):
         """Handle a request."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from twisted.internet.protocol import Factory
-from twisted.logger import formatEvent, globalLogPublisher
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.fakes import Recorder
+from tests.logged import Logged
 from tests.pki.support import Issuer
 from tests.tunnel.memory import SessionPair
 from tests.tunnel.test_connection import Link
@@ -124,20 +124,13 @@ class World(SynchronousTestCase):
         )
         self.stats = self.interception.stats
         self.counters = self.stats().counters
-        self.lines = []
-        globalLogPublisher.addObserver(self.note)
-        self.addCleanup(globalLogPublisher.removeObserver, self.note)
+        self.lines = Logged(self, "yurttunnel.server", "yurttunnel.pki")
         self.addCleanup(self.close)
 
     def pooled(self):
         """Return the connections to kubelets by their state."""
         statistics = self.stats().pool
         return {"in_use": statistics.in_use, "idle": statistics.idle}
-
-    def note(self, event):
-        """Store log events about requests, connections and callers."""
-        if event["log_namespace"].startswith(("yurttunnel.server", "yurttunnel.pki")):
-            self.lines.append(formatEvent(event))
 
     def serve_kubelet(self, credentials, trusting=True):
         """Let the kubelet serve HTTPS with ``credentials``, or HTTP without.

@@ -82,7 +82,7 @@ class ListenerTestCase(SynchronousTestCase):
             redirect_source=lambda handle: handle.asked,
             dials=DialSettings(max_pending=4, request_ids=RequestIds("test")),
         )
-        self.events = Logged(self)
+        self.warnings = Logged(self, "yurttunnel")
 
     def tearDown(self):
         """Check that nothing remains after all connections are closed."""
@@ -108,10 +108,6 @@ class ListenerTestCase(SynchronousTestCase):
             dial.succeed()
         return connection
 
-    def warnings(self):
-        """Return the texts of the warnings."""
-        return self.events.texts()
-
     def assert_dialed(self, host, port):
         """Check the only dial, and return it."""
         (dial,) = self.session.dials
@@ -121,7 +117,7 @@ class ListenerTestCase(SynchronousTestCase):
     def assert_refused(self, refusal, *words):
         """Check that one connection was rejected, how it is counted and what is logged."""
         self.assertEqual(self.factory.stats.refused, {refusal: 1})
-        (warning,) = self.warnings()
+        (warning,) = self.warnings
         for word in (REFUSED, *words):
             self.assertIn(word, warning)
         self.assertNotIn("\n", warning)
@@ -145,7 +141,7 @@ class LedTests(ListenerTestCase):
         connection.turns()
         self.assertEqual(connection.sent, b"hello answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
-        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.warnings, [])
         stats = self.factory.stats
         self.assertEqual((stats.connections, stats.passed, stats.refused), (1, 1, {}))
 
@@ -184,7 +180,7 @@ class LedTests(ListenerTestCase):
         """The dial is canceled and nothing is logged."""
         self.open("10.0.0.1").break_off(ConnectionLost())
         self.assertTrue(self.session.dials[0].cancelled)
-        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.warnings, [])
 
     def test_a_stream_that_breaks_resets_the_caller(self):
         """The caller must not mistake it for a regular end."""
@@ -197,10 +193,10 @@ class LedTests(ListenerTestCase):
         """Rejections for the same reason are logged once a minute."""
         for _ in range(50):
             self.open("10.0.0.1", 443)
-        self.assertEqual(len(self.warnings()), 1)
+        self.assertEqual(len(self.warnings), 1)
         self.reactor.advance(61)
         self.open("10.0.0.1", 443)
-        self.assertIn("(49 more like this were not shown)", self.warnings()[1])
+        self.assertIn("(49 more like this were not shown)", self.warnings[1])
         self.assertEqual(self.factory.stats.refused, {Refusal.PORT: 51})
 
 
@@ -235,7 +231,7 @@ class NamedTests(ListenerTestCase):
         connection.turns()
         self.assertEqual(connection.sent, b"answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
-        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.warnings, [])
 
     def test_an_address_of_no_node(self):
         """For an address such as a Service's, from kube-proxy, the original port counts."""
@@ -291,7 +287,7 @@ class NamedTests(ListenerTestCase):
             self.assertIs(connection.protocol.transport, connection)
         self.assertEqual((self.session.dials, self.factory.connections), ([], set()))
         self.assertEqual(self.factory.stats.refused, {})
-        (warning,) = self.warnings()
+        (warning,) = self.warnings
         self.assertIn("--kubelet-certificate-authority", warning)
 
         no_sni_factory.buildProtocol = lambda address: None
@@ -344,7 +340,7 @@ class NamedTests(ListenerTestCase):
             [each.aborted for each in (first, second, third, fourth)], [True, False, False, False]
         )
         self.assertEqual(self.factory.stats.refused, {Refusal.OVERLOADED: 1})
-        (warning,) = self.warnings()
+        (warning,) = self.warnings
         self.assertIn("from 192.0.2.0 to a node that is not known yet is refused: 3", warning)
         fourth.receive(client_hello("edge-1"))
         self.assertEqual(len(self.session.dials), 1)
@@ -368,15 +364,13 @@ class NamedTests(ListenerTestCase):
         self.assertTrue(self.join("192.0.2.8").aborted)
         self.assertFalse(any(each.aborted for each in streams))
         self.assertEqual(self.factory.stats.refused, {Refusal.OVERLOADED: 1})
-        self.assertIn("there are already 8 others", self.warnings()[0])
+        self.assertIn("there are already 8 others", self.warnings[0])
 
     def test_too_many_of_one_caller(self):
         """It has half, however often it reconnects, and others find room."""
         streams = [self.join("192.0.2.1") for _ in range(24)]
         self.assertEqual([each.aborted for each in streams], [False] * 4 + [True] * 20)
-        self.assertIn(
-            "already 4 others, too many in total or from that address", self.warnings()[0]
-        )
+        self.assertIn("already 4 others, too many in total or from that address", self.warnings[0])
         self.assertFalse(self.join("192.0.2.2").aborted)
         self.assertTrue(self.join("192.0.2.1").aborted)
         for stream in streams[:2]:
@@ -391,7 +385,7 @@ class NamedTests(ListenerTestCase):
         self.assertIsInstance(ends.closed_with, ConnectionDone)
         breaks.break_off(ConnectionLost())
         self.assertFalse(self.open().aborted)
-        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.warnings, [])
         self.assertEqual(self.factory.stats.refused, {})
 
     def test_a_node_that_is_not_connected(self):
@@ -408,4 +402,4 @@ class NamedTests(ListenerTestCase):
         connection.receive(client_hello("edge-1"))
         connection.break_off(ConnectionLost())
         self.assertTrue(self.session.dials[0].cancelled)
-        self.assertEqual(self.warnings(), [])
+        self.assertEqual(self.warnings, [])
