@@ -159,7 +159,9 @@ class ConnectionPool(Generic[Key]):
         elif long_running:
             use = _Use.LONG
         plain = not fresh and caller is None
-        return origin.acquire(_PLAIN_CHECKOUTS[use] if plain else _Checkout(use, fresh, caller))
+        checkout = _PLAIN_CHECKOUTS[use] if plain else _Checkout(use, fresh, caller)
+        got = origin.get(checkout)
+        return origin.wait(checkout) if got is None else got
 
     def idle_connections(self) -> list[ClientConnection]:
         """Return the idle connections."""
@@ -330,10 +332,22 @@ class _Origin:
         self.waiters = {use: _Queue(settings.max_waiting) for use in self.limits}
         self._attempts: set[Deferred[ClientConnection]] = set()
 
-    def acquire(self, checkout: _Checkout) -> Deferred[ClientConnection] | ClientConnection:
-        got = self._get(checkout)
-        if got is not None:
-            return got
+    def get(self, checkout: _Checkout) -> Deferred[ClientConnection] | ClientConnection | None:
+        """Return an idle connection, or an attempt, or ``None`` if the request has to wait."""
+        if not self._reserve(checkout):
+            return None
+        while self.idle and not checkout.fresh:
+            member = self.idle.pop()
+            self.pool.idle.discard(member)
+            if member.connection.reusable:
+                return member.check_out(checkout)
+        if self._make_room(checkout):
+            return self._make(checkout)
+        self.count(checkout, -1)
+        return None
+
+    def wait(self, checkout: _Checkout) -> Deferred[ClientConnection]:
+        """Queue a request, or reject it if that is pointless or the queue is full."""
         if checkout.use is _Use.LONG or not self.in_use.short:
             # No connection will become free soon.
             return self._refuse("too many connections are in long use, in total or by this caller")
@@ -353,7 +367,7 @@ class _Origin:
         served = False
         for queue in self.waiters.values():
             while queue.waiters and (waiter := self._next(queue)) is not None:
-                got = self._get(waiter.checkout)
+                got = self.get(waiter.checkout)
                 if got is None:
                     break
                 self.remove(waiter)
@@ -377,16 +391,31 @@ class _Origin:
         """Take back a connection that can be used again."""
         self.idle.append(member)
         self.pool.idle.add(member)
-        self.in_use.serve()
-        if self._short_count > self.pool.settings.max_per_key and self.idle:
+        if self.in_use.waiting_origins:
+            self.in_use.serve()
+        short = self.limits[_Use.SHORT].used + len(self.idle)
+        if short > self.pool.settings.max_per_key and self.idle:
             # It did not count while in long use, and another connection has replaced it.
             self.idle[0].discard()
+
+    def _reserve(self, checkout: _Checkout) -> bool:
+        """Count a connection in a use, unless its limit or that of all connections is reached."""
+        caller, in_use, limit = checkout.caller, self.in_use, self.limits.get(checkout.use)
+        if not in_use.take(caller):
+            return False
+        if limit is not None:
+            if not limit.take(caller):
+                in_use.add(caller, -1)
+                return False
+            in_use.short += 1
+        return True
 
     def count(self, checkout: _Checkout, change: int) -> None:
         """Change the number of connections in a use by ``change``."""
         self.in_use.add(checkout.caller, change)
-        if checkout.use in self.limits:
-            self.limits[checkout.use].add(checkout.caller, change)
+        limit = self.limits.get(checkout.use)
+        if limit is not None:
+            limit.add(checkout.caller, change)
             self.in_use.short += change
 
     def forget_if_empty(self) -> None:
@@ -412,11 +441,6 @@ class _Origin:
             member.connection.close()
         self.forget_if_empty()
 
-    @property
-    def _short_count(self) -> int:
-        """The number of connections that are idle, in short use, or connecting for it."""
-        return self.limits[_Use.SHORT].used + len(self.idle)
-
     def _next(self, queue: _Queue) -> _Waiter | None:
         """Return the first waiter whose caller has not used up its share."""
         return next(
@@ -428,33 +452,18 @@ class _Origin:
         caller, limit = checkout.caller, self.limits.get(checkout.use, self.in_use)
         return self.in_use.has_room_for(caller) and limit.has_room_for(caller)
 
-    def _get(self, checkout: _Checkout) -> Deferred[ClientConnection] | ClientConnection | None:
-        if not self._has_room_for(checkout):
-            return None
-        if not checkout.fresh and (member := self._take_idle()) is not None:
-            return member.check_out(checkout)
-        return self._make(checkout) if self._make_room(checkout) else None
-
-    def _take_idle(self) -> _Member | None:
-        while self.idle:
-            member = self.idle.pop()
-            self.pool.idle.discard(member)
-            if member.connection.reusable:
-                return member
-        return None
-
     def _refuse(self, text: str) -> Deferred[ClientConnection]:
         self.pool.counters.refusals += 1
         self.forget_if_empty()
         return fail(PoolBusy(text))
 
     def _make_room(self, checkout: _Checkout) -> bool:
-        """Return whether a connection may be made; a fresh one may replace an idle one."""
+        """Return whether a counted connection may be made; a fresh one may replace an idle one."""
         settings = self.pool.settings
         total = len(self.members) + len(self._attempts)
-        counts = checkout.use is _Use.SHORT
+        short = self.limits[_Use.SHORT].used + len(self.idle)
         if total < settings.max_connections_per_key and (
-            not counts or self._short_count < settings.max_per_key
+            checkout.use is not _Use.SHORT or short <= settings.max_per_key
         ):
             return True
         if checkout.fresh and self.idle:
@@ -463,16 +472,16 @@ class _Origin:
         return False
 
     def _make(self, checkout: _Checkout) -> Deferred[ClientConnection]:
+        """Attempt to connect; the connection is counted already."""
         self.pool.counters.connects += 1
-        self.count(checkout, 1)
         caller = checkout.caller if checkout.use in (_Use.LONG, _Use.UPGRADE) else None
         attempt = maybeDeferred(self.pool.connect, self.key, caller)
         self._attempts.add(attempt)
 
         def connected(connection: ClientConnection) -> ClientConnection:
             self._attempts.discard(attempt)
-            self.count(checkout, -1)
             if not connection.reusable:
+                self.count(checkout, -1)
                 self.freed()
                 raise ExchangeFailed("the connection was closed at once", unanswered=True)
             return _Member(self, connection).check_out(checkout)
@@ -502,12 +511,11 @@ class _Member:
         origin.members.add(self)
 
     def check_out(self, checkout: _Checkout) -> ClientConnection:
-        """Record the use, and return the connection."""
+        """Record the use, which is counted already, and return the connection."""
         counters = self._pool.counters
         counters.in_use += 1
         counters.reuses += self.connection.requests > 0
         self.checkout = checkout
-        self._origin.count(checkout, 1)
         return self.connection
 
     def become_long(self) -> None:

@@ -29,6 +29,16 @@ class SharedLimit:
         used = 0 if caller is None else self._by_caller.get(caller, 0)
         return free > used or used < self._minimum
 
+    def take(self, caller: Hashable) -> bool:
+        """Let ``caller`` use one more if there is room, and return whether there is."""
+        used = 0 if caller is None else self._by_caller.get(caller, 0)
+        if used >= self.maximum - self.used and used >= self._minimum:
+            return False
+        self.used += 1
+        if caller is not None:
+            self._by_caller[caller] = used + 1
+        return True
+
     def add(self, caller: Hashable, change: int) -> None:
         """Change what a caller uses by ``change``, which may be negative."""
         self.used += change
