@@ -329,10 +329,11 @@ class ClientConnection(HTTPConnection):
         exchange.end()
         self._take = self._take_unexpected
         self._body_paused = False
-        self.writer.unregister_producer()
+        self.writer.producer = None
         keep = exchange.keeps_alive and not (self._held or self._input_ended or self.lost)
         self._held = b""
-        self.set_reading()
+        if not self._reading:
+            self.set_reading()
         if not exchange.request_complete:
             # An early response. The unsent rest of the request makes the connection unusable.
             self.abort()

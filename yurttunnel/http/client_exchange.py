@@ -67,6 +67,13 @@ class ClientExchange(ExchangeSide):
     """One request and its response, on a connection."""
 
     _connection: RequestingConnection
+    has_body = False
+    keeps_alive = False
+    """Whether the origin accepts another request after this one."""
+    reader: BodyReader
+    _sink: IBodySink
+    _framing = NO_BODY
+    _state = _WAITING
 
     def __init__(
         self,
@@ -76,20 +83,14 @@ class ClientExchange(ExchangeSide):
         receiver: IResponseReceiver,
         upgrade: bool,
     ) -> None:
-        super().__init__(connection)
+        self._connection = connection
+        self._connection_writer = connection.writer
         self.method = method
         self.receiver = receiver
-        self.has_body = False
-        self.keeps_alive = False
-        """Whether the origin accepts another request after this one."""
-        self.reader: BodyReader
         self.request_complete = not framing.announces_body
         """Whether the whole request has been written to the transport."""
         self._writer = BodyWriter(framing) if framing.announces_body else NO_BODY_WRITER
         self._upgrade = upgrade
-        self._framing = NO_BODY
-        self._state = _WAITING
-        self._sink: IBodySink
 
     # -- the request's body --------------------------------------------------------------------
 
@@ -169,7 +170,7 @@ class ClientExchange(ExchangeSide):
 
     def abort(self) -> None:
         """See ``IClientExchange``."""
-        if not self.ended:
+        if self._state is not _ENDED:
             self._connection.fail("the exchange was aborted")
 
     def complete(self) -> None:

@@ -125,13 +125,15 @@ class ConnectionWriter:
     without a streaming producer. ``on_room`` is called when the congestion is over.
     """
 
+    producer: IPushProducer | None = None
+    """The streaming producer, which is paused while the transport is congested."""
+
     def __init__(self, transport: Any, on_room: Callable[[], object]) -> None:
         self.congested = False
         self._transport = transport
         self._write: Callable[[bytes], object] = transport.write
         self._on_room = on_room
         self._corked: list[bytes] | None = None
-        self._producer: IPushProducer | None = None
         self._registered = True
         transport.registerProducer(self, True)
 
@@ -154,16 +156,12 @@ class ConnectionWriter:
             self._write(corked[0] if len(corked) == 1 else b"".join(corked))
 
     def register_producer(self, producer: Any) -> None:
-        """Register a push producer, which is paused while the transport is congested."""
-        if self._producer is not None:
+        """Register a push producer; to forget it, ``producer`` is set to ``None``."""
+        if self.producer is not None:
             raise RuntimeError("a producer is registered already")
-        self._producer = producer
+        self.producer = producer
         if self.congested:
             producer.pauseProducing()
-
-    def unregister_producer(self) -> None:
-        """Forget the producer."""
-        self._producer = None
 
     def release(self) -> None:
         """Unregister from the transport, before it is handed over or closed.
@@ -172,7 +170,7 @@ class ConnectionWriter:
         """
         if self._corked is not None:
             self.uncork()
-        self._producer = None
+        self.producer = None
         if self._registered:
             self._registered = False
             self._transport.unregisterProducer()
@@ -180,14 +178,14 @@ class ConnectionWriter:
     def pauseProducing(self) -> None:
         """Pause the producer: the transport's buffer is full."""
         self.congested = True
-        if self._producer is not None:
-            self._producer.pauseProducing()
+        if self.producer is not None:
+            self.producer.pauseProducing()
 
     def resumeProducing(self) -> None:
         """Resume the producer: the transport's buffer has drained."""
         self.congested = False
-        if self._producer is not None:
-            self._producer.resumeProducing()
+        if self.producer is not None:
+            self.producer.resumeProducing()
         if not self.congested:
             # Otherwise the producer has filled the buffer again.
             self._on_room()
@@ -195,8 +193,8 @@ class ConnectionWriter:
     def stopProducing(self) -> None:
         """Stop the producer; ``connectionLost`` follows with the reason."""
         self._registered = False
-        if self._producer is not None:
-            self._producer.stopProducing()
+        if self.producer is not None:
+            self.producer.stopProducing()
 
 
 @implementer(IHalfCloseableProtocol)
@@ -237,13 +235,9 @@ class HTTPConnection(Protocol):
         self.writer = ConnectionWriter(transport, self.room_made)
         super().makeConnection(transport)
 
-    def dataReceived(self, data: bytes) -> None:
-        """Append ``data`` to what is held, and deliver it."""
+    def advance(self, data: bytes = b"") -> None:
+        """Append ``data`` to what is held, and deliver it for as long as there is a consumer."""
         self._held = self._held + data if self._held else data
-        self.advance()
-
-    def advance(self) -> None:
-        """Deliver the held data for as long as there is a consumer."""
         if self._taking:
             return
         self._taking = True
@@ -255,6 +249,8 @@ class HTTPConnection(Protocol):
             self._taking = False
         if self._reading is not (not self._held and not self._body_paused):
             self.set_reading()
+
+    dataReceived = advance
 
     def set_reading(self) -> None:
         """Pause or resume the transport if that state has changed."""
@@ -295,7 +291,7 @@ class HTTPConnection(Protocol):
         user.makeConnection(transport)
         # Looked up once, after makeConnection, where the user may replace its dataReceived: no
         # HTTP code handles the bytes from here on.
-        self.dataReceived = user.dataReceived  # type: ignore[method-assign] # see above
+        self.dataReceived = user.dataReceived  # type: ignore[assignment] # see above
         if held:
             user.dataReceived(held)
         if self._input_ended:
@@ -323,7 +319,7 @@ class HTTPConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the user of the connection that it has ended."""
         self.lost = True
-        self.writer.unregister_producer()
+        self.writer.producer = None
         user = self._user
         if user is not None:
             user.connectionLost(reason)

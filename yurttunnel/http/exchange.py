@@ -85,32 +85,33 @@ class ServerExchange(ExchangeSide):
     origin.
     """
 
-    failure = ""
     _connection: RespondingConnection
+    head_sent = False
+    status = 0
+    failure = ""
+    bytes_sent = 0
+    _state = _WAITING
+    _persistent = False
+    _bodiless = False
+    _delivering = False
+    _sink: IBodySink
+    _error: ExchangeFailed | None = None
 
     def __init__(
         self, connection: RespondingConnection, head: RequestHead, framing: Framing
     ) -> None:
-        super().__init__(connection)
+        self._connection = connection
+        self._connection_writer = connection.writer
         self.head = head
         self.secure: bool = connection.secure
         self.transport = connection.transport
         self.has_body = framing.announces_body
-        self._reader = BodyReader(framing) if framing.announces_body else NO_BODY_READER
-        self.head_sent = False
-        self.status = 0
-        self.bytes_sent = 0
+        self.reader = BodyReader(framing) if framing.announces_body else NO_BODY_READER
         self.awaits_continue: bool = (
             self.has_body and head.version == "1.1" and b"expect" in head.by_name
         )
         """Whether the client waits for ``100 Continue`` before it sends the body."""
-        self._state = _WAITING
-        self._persistent = False
-        self._bodiless = False
-        self._delivering = False
-        self._sink: IBodySink
         self._callbacks: list[Callable[[ExchangeFailed | None], object]] = []
-        self._error: ExchangeFailed | None = None
 
     # -- the response --------------------------------------------------------------------------
 
@@ -141,14 +142,15 @@ class ServerExchange(ExchangeSide):
         self, status: int, fields: Fields, reason: bytes, framing: Framing, reads_rest: bool
     ) -> bytes:
         """Return the serialized head, and mark the response as begun."""
-        self._check_waiting()
+        if self._state is not _WAITING:
+            raise RuntimeError("the response has begun already")
         if not 200 <= status <= 599:
             raise ValueError(f"{status} is not the status of a final response")
         if self.head.method == b"CONNECT" and status <= 299:
             raise ValueError("a CONNECT that succeeds is answered with switch")
         persistent = (
             framing is not UNTIL_CLOSE
-            and (self._reader.ended or reads_rest)
+            and (self.reader.ended or reads_rest)
             and self._connection.persists(self)
         )
         sent = list(fields) if status != 204 else _without_length(fields)
@@ -184,9 +186,6 @@ class ServerExchange(ExchangeSide):
         if not self._send_last(trailers):
             return
         self._connection_writer.uncork()
-        self._complete()
-
-    def _complete(self) -> None:
         self.end(None)
         self._connection.exchange_complete(self, self._persistent)
 
@@ -209,7 +208,8 @@ class ServerExchange(ExchangeSide):
             self.bytes_sent = len(body)
             head += body
         self._connection_writer.write(head)
-        self._complete()
+        self.end(None)
+        self._connection.exchange_complete(self, self._persistent)
 
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
@@ -258,8 +258,9 @@ class ServerExchange(ExchangeSide):
         """See ``IExchange``; raises ``ValueError`` while the request's body is incomplete."""
         if self._state is _ENDED:
             return
-        self._check_waiting()
-        if not self._reader.ended:
+        if self._state is not _WAITING:
+            raise RuntimeError("the response has begun already")
+        if not self.reader.ended:
             raise ValueError("the protocol cannot change before the request's body has been read")
         fields = _without_length(fields) if fields else ()
         response = format_response_head(status, reason or REASONS.get(status, b""), fields)
@@ -281,12 +282,7 @@ class ServerExchange(ExchangeSide):
     @property
     def receivable(self) -> bool:
         """Whether more of the request body may arrive."""
-        return not (self._state is _ENDED or self._reader.ended)
-
-    @property
-    def body_ended(self) -> bool:
-        """Whether the whole request has been read."""
-        return self._reader.ended
+        return not (self._state is _ENDED or self.reader.ended)
 
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``."""
@@ -295,12 +291,12 @@ class ServerExchange(ExchangeSide):
         self._delivering = True
         if self._state is _ENDED:
             return
-        if self._reader.ended:
+        if self.reader.ended:
             sink.finish()
             return
         self._sink = sink
         deliver = self._deliver_without_continue if self.awaits_continue else sink.write
-        self._connection.take_body(self._reader, deliver, self._body_complete)
+        self._connection.take_body(self.reader, deliver, self._body_complete)
 
     def take_whole(self) -> bytes | None:
         """See ``IBodySource``; request bodies are always delivered."""
@@ -324,7 +320,7 @@ class ServerExchange(ExchangeSide):
         """End the exchange and call the callbacks; called by the connection."""
         if self._state is _ENDED:
             return
-        self._connection_writer.unregister_producer()
+        self._connection_writer.producer = None
         self._state = _ENDED
         self._error = error
         callbacks, self._callbacks = self._callbacks, []
@@ -336,10 +332,6 @@ class ServerExchange(ExchangeSide):
                 self._log.failure("Defect: a callback at the end of an HTTP exchange failed")
 
     # -- helpers -------------------------------------------------------------------------------
-
-    def _check_waiting(self) -> None:
-        if self._state is not _WAITING:
-            raise RuntimeError("the response has begun already")
 
     def _check_begun(self) -> None:
         if self._state is _WAITING:
@@ -366,7 +358,7 @@ class ServerExchange(ExchangeSide):
 
     def _body_complete(self) -> None:
         if self._state is not _ENDED:
-            self._sink.finish(self._reader.trailers)
+            self._sink.finish(self.reader.trailers)
 
     def wrong_length(self, error: BodyError) -> None:
         """Abort after a body whose length does not match its head."""

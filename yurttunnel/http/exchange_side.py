@@ -26,18 +26,16 @@ class ExchangeConnection(Protocol):
 
 
 class ExchangeSide:
-    """One exchange on ``connection``, as a consumer and a push producer.
+    """One exchange on a connection, as a consumer and a push producer.
 
-    Subclasses define its state (``ended``, ``receivable``), and how to handle a body whose length
-    does not match its head (``wrong_length``).
+    Subclasses set the connection and its writer, and define the state (``ended``, ``receivable``)
+    and how to handle a body whose length does not match its head (``wrong_length``).
     """
 
     _log = Logger()
+    _connection: ExchangeConnection
+    _connection_writer: ConnectionWriter
     _writer: BodyWriter
-
-    def __init__(self, connection: ExchangeConnection) -> None:
-        self._connection = connection
-        self._connection_writer = connection.writer
 
     @property
     def ended(self) -> bool:
@@ -65,7 +63,7 @@ class ExchangeSide:
     def unregisterProducer(self) -> None:
         """Forget the producer."""
         if not self.ended:
-            self._connection_writer.unregister_producer()
+            self._connection_writer.producer = None
 
     def _send(self, data: bytes) -> bool:
         """Send a piece; return whether it fits the announced length."""

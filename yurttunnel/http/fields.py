@@ -6,10 +6,7 @@ A field is a pair of bytes, name and value, without the white space around the v
 from __future__ import annotations
 
 import string
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Self, TypeVar
-
-T = TypeVar("T")
+from collections.abc import Iterable, Sequence
 
 Fields = Sequence[tuple[bytes, bytes]]
 """Header fields in the order sent."""
@@ -51,16 +48,13 @@ class Head:
     ``version`` is ``"1.0"`` or ``"1.1"``. ``fields`` are in the order sent, with the case of the
     names kept, and must not be modified. ``by_name`` maps the lower-case name of each field to its
     values in the order sent; looking into it takes no function call.
-
-    Several messages may share one head (:class:`yurttunnel.http.head.RequestHeads`).
     """
 
-    __slots__ = ("_derived", "by_name", "fields", "version")
+    __slots__ = ("by_name", "fields", "version")
 
     def __init__(self, version: str, fields: list[tuple[bytes, bytes]]) -> None:
         self.version = version
         self.fields = fields
-        self._derived: dict[Callable[[Any], Any], Any] = {}
         self.by_name: dict[bytes, list[bytes]] = {}
         by_name = self.by_name
         for name, value in fields:
@@ -69,17 +63,6 @@ class Head:
                 by_name[name].append(value)
             else:
                 by_name[name] = [value]
-
-    def derived(self, of: Callable[[Self], T]) -> T:
-        """Return ``of(self)`` and cache it, so ``of`` must depend on nothing but the head.
-
-        Exceptions are not cached. ``of`` is the cache key, so it must not be created for the call.
-        """
-        derived = self._derived
-        if of not in derived:
-            derived[of] = of(self)
-        found: T = derived[of]
-        return found
 
     def values(self, name: bytes) -> list[bytes]:
         """Return all values of the field ``name`` (in lower case), in the order sent."""

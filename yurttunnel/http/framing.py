@@ -21,7 +21,6 @@ from yurttunnel.http.head import HeadError, RequestHead, ResponseHead
 _LENGTH = re.compile(rb"0|[1-9][0-9]{0,18}")
 _MAX_LENGTH = 2**63 - 1
 _MISSPELLED = (b"content_length", b"transfer_encoding")
-_FRAMING_FIELDS = frozenset({b"content-length", b"transfer-encoding", *_MISSPELLED})
 
 
 class BodyKind(enum.Enum):
@@ -114,8 +113,6 @@ class _UnknownCoding(_Ambiguous):
 def _declared(head: Head) -> Framing | None:
     """Return the framing that the fields declare, or ``None`` if they declare none."""
     by_name = head.by_name
-    if _FRAMING_FIELDS.isdisjoint(by_name):
-        return None
     for name in _MISSPELLED:
         # Some servers treat these as the fields with hyphens, since CGI names both alike.
         if name in by_name:
@@ -126,10 +123,17 @@ def _declared(head: Head) -> Framing | None:
         if lengths:
             raise _Ambiguous("has both Content-Length and Transfer-Encoding")
         return _coded(head.version, codings)
-    assert lengths
+    if not lengths:
+        return None
     if len(lengths) > 1:
         raise _Ambiguous("has more than one Content-Length")
-    if not _LENGTH.fullmatch(lengths[0]) or (length := int(lengths[0])) > _MAX_LENGTH:
+    return _counted(lengths[0])
+
+
+@lru_cache(256)
+def _counted(value: bytes) -> Framing:
+    """Return the framing for a ``Content-Length``; cached, since lengths recur."""
+    if not _LENGTH.fullmatch(value) or (length := int(value)) > _MAX_LENGTH:
         raise _Ambiguous("has a Content-Length that is not a plain decimal number below 2^63")
     return of_length(length)
 

@@ -15,13 +15,17 @@ clients that request something from a node send only the path.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
+from typing import Any, TypeVar
 
 import httptools
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields, Head, check_field, format_fields
+
+T = TypeVar("T")
 
 _REQUEST_LINE = re.compile(rb"([A-Z-]+) ([\x21-\x7e]+) HTTP/(1\.[01])\r\n")
 _STATUS_LINE = re.compile(rb"HTTP/(1\.[01]) ([1-5][0-9][0-9])(?: ([\t\x20-\x7e\x80-\xff]*))?\r\n")
@@ -34,6 +38,8 @@ _VERSIONS = {b"1.0": "1.0", b"1.1": "1.1"}
 
 REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 """The standard reason phrase of each status."""
+
+_STATUS_LINES = {each: b"HTTP/1.1 %d %b\r\n" % each for each in REASONS.items()}
 
 _END = b"\r\n\r\n"
 
@@ -60,9 +66,12 @@ class HeadLimits:
 
 
 class RequestHead(Head):
-    """The head of one request; ``method`` and ``target`` are as sent."""
+    """The head of one request; ``method`` and ``target`` are as sent.
 
-    __slots__ = ("method", "target")
+    Several requests may share one head (:class:`RequestHeads`).
+    """
+
+    __slots__ = ("_derived", "method", "target")
 
     def __init__(
         self, method: bytes, target: bytes, version: str, fields: list[tuple[bytes, bytes]]
@@ -70,6 +79,18 @@ class RequestHead(Head):
         super().__init__(version, fields)
         self.method = method
         self.target = target
+        self._derived: dict[Callable[[RequestHead], object], Any] = {}
+
+    def derived(self, of: Callable[[RequestHead], T]) -> T:
+        """Return ``of(self)`` and cache it, so ``of`` must depend on nothing but the head.
+
+        Exceptions are not cached. ``of`` is the cache key, so it must not be created for the call.
+        """
+        derived = self._derived
+        if of not in derived:
+            derived[of] = of(self)
+        found: T = derived[of]
+        return found
 
 
 class ResponseHead(Head):
@@ -85,15 +106,12 @@ class ResponseHead(Head):
         self.reason = reason
 
 
-class _Collector:
-    """The callbacks of the parser, a separate object to avoid a reference cycle with the parser."""
-
-    def __init__(self, fields: list[tuple[bytes, bytes]]) -> None:
-        self._append = fields.append
+class _Fields(list[tuple[bytes, bytes]]):
+    """The fields, with the callback of the parser; they do not refer to the parser."""
 
     def on_header(self, name: bytes, value: bytes) -> None:
         # The parser strips leading white space from a value, but not trailing white space.
-        self._append((name, value.strip(b" \t")))
+        self.append((name, value.strip(b" \t")))
 
 
 class _HeadReader:
@@ -110,8 +128,8 @@ class _HeadReader:
     size = 0
 
     def __init__(self, limits: HeadLimits) -> None:
-        self._fields: list[tuple[bytes, bytes]] = []
-        self._parser = self._parser_type(_Collector(self._fields))
+        self._fields = _Fields()
+        self._parser = self._parser_type(self._fields)
         self._limits = limits
         # For a head that arrives in pieces: its first line, the offset where that ends (0 before
         # it does), and the last bytes, which may be the start of the final empty line. The parser
@@ -120,20 +138,30 @@ class _HeadReader:
         self._line_end = 0
 
     def _take(self, data: bytes) -> bytes | bytearray | None:
-        """Take the next bytes; if the head is complete, return its bytes from the first line on."""
+        """Parse the next bytes; if the head is complete, return it from the first line on."""
         before = len(self._kept)
         received = self._joined(data) if before else data
-        end = received.find(_END, max(0, before - len(_END) + 1))
-        if end < 0:
-            self._parse(data)
-            self._keep(received, before)
-            return None
-        end += len(_END)
-        if end < len(received):
+        end = received.find(_END, max(0, before - len(_END) + 1)) + len(_END)
+        is_complete = end >= len(_END)
+        if is_complete and end < len(received):
             self.early = data[end - before :]
             data = data[: end - before]
-        self._parse(data)
-        return received
+        limits = self._limits
+        self.size += len(data)
+        if self.size > limits.max_bytes:
+            raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # This is how the parser stops after the head of a CONNECT.
+        except httptools.HttpParserError as error:
+            raise _Malformed(error) from None
+        if len(self._fields) > limits.max_fields:
+            raise _TooLarge(f"has more than {limits.max_fields} header fields")
+        if is_complete:
+            return received
+        self._keep(received, before)
+        return None
 
     def _joined(self, data: bytes) -> bytes | bytearray:
         """Return the kept bytes followed by ``data``."""
@@ -149,21 +177,6 @@ class _HeadReader:
         if self._line_end:
             del kept[self._line_end : 1 - len(_END)]
         self._kept = kept
-
-    def _parse(self, data: bytes) -> None:
-        """Pass ``data`` to the parser, and check the limits."""
-        limits = self._limits
-        self.size += len(data)
-        if self.size > limits.max_bytes:
-            raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            pass  # This is how the parser stops after the head of a CONNECT.
-        except httptools.HttpParserError as error:
-            raise _Malformed(error) from None
-        if len(self._fields) > limits.max_fields:
-            raise _TooLarge(f"has more than {limits.max_fields} header fields")
 
 
 class RequestHeadReader(_HeadReader):
@@ -295,12 +308,14 @@ def format_response_head(status: int, reason: bytes, fields: Fields) -> bytes:
 
     Raises ``ValueError`` for anything that a recipient would parse differently.
     """
-    if not 100 <= status <= 599:
-        raise ValueError(f"{status} is not the status of a response")
-    if reason != REASONS.get(status):
+    line = _STATUS_LINES.get((status, reason))
+    if line is None:
+        if not 100 <= status <= 599:
+            raise ValueError(f"{status} is not the status of a response")
         # A reason phrase may have the same characters as a field value (RFC 9112 section 4).
         check_field(b"Reason", reason)
-    return b"HTTP/1.1 %d %b\r\n%b\r\n" % (status, reason, format_fields(fields))
+        line = b"HTTP/1.1 %d %b\r\n" % (status, reason)
+    return line + format_fields(fields) + b"\r\n"
 
 
 def _check_target(method: bytes, target: bytes) -> None:

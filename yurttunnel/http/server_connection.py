@@ -262,13 +262,14 @@ class ServerConnection(HTTPConnection):
         if self._long_bytes:
             self._forget_long_head()
         ended = self._input_ended and not self._held
-        if ended or not persistent or not exchange.body_ended or self._factory.draining:
+        if ended or not persistent or not exchange.reader.ended or self._factory.draining:
             self._close(True)
             return
         self._await(self._factory.idle)
         if not self.writer.congested:
             self._take = self._take_head
-            self.advance()
+            if self._held or not self._reading:
+                self.advance()
 
     def room_made(self) -> None:
         """Read the next request: the client has received the previous responses."""
@@ -521,7 +522,7 @@ class ServerConnection(HTTPConnection):
         Only for a complete request: then the held data belongs to the next one.
         """
         exchange = self._exchange
-        if exchange is not None and exchange.body_ended and has_ended(self.transport):
+        if exchange is not None and exchange.reader.ended and has_ended(self.transport):
             if self._ended_behind is exchange:
                 self._client_disconnected()
                 return
