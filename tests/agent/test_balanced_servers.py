@@ -7,7 +7,7 @@ from dataclasses import astuple
 
 from tests.agent.replicas import ReplicaTests
 from tests.ops.scrapes import families
-from yurttunnel.agent.connection_group import MAX_PROBE_DELAY, URGENT_DELAY
+from yurttunnel.agent.connection_group import MAX_PROBE_DELAY, REPLACED_DELAY, URGENT_DELAY
 from yurttunnel.agent.servers import METRICS
 from yurttunnel.wire.codes import Code
 
@@ -50,6 +50,19 @@ class BalancerTests(ReplicaTests):
         """While servers are missing, the agent reports how many are connected."""
         self.kill(self.replicas[0])
         self.assertEqual("connected to 2 of 3 servers", self.servers.warning().partition(";")[0])
+
+    def test_one_more_while_another_agent_has_a_session(self):
+        """A client that waits because another agent has its session delays no other client."""
+        self.pass_time(5)
+        self.replicas[0].sessions()[0].close(Code.REPLACED, "another")
+        self.settle()
+        self.told = 4
+        added = self.replica("lb")
+        for replica in self.replicas[1:3]:
+            replica.listener.replicas_changed()
+        self.pass_time(REPLACED_DELAY / 2 - 1)
+        self.assertEqual([0, 1, 1, 1], self.counts())
+        self.assertEqual(1, len(added.sessions()))
 
     def test_one_more(self):
         """A server that none has reported is found by looking."""

@@ -13,8 +13,8 @@ class Client:
     """The attributes of a client that routes use."""
 
     location = home = None
-    number = 0
-    draining = has_session = False
+    number = rejections = 0
+    draining = has_session = standing_by = False
 
 
 class Answer(enum.Enum):

@@ -351,6 +351,31 @@ class UncountedTests(ReplicaTests):
         self.assertEqual([1], self.counts())
         self.assertIsNone(self.servers.warning())
 
+    def test_one_of_two_addresses_dies(self):
+        """A session goes on at its server's second address, however long a client stood by there,
+        and with a server elsewhere.
+        """
+        self.replica("a", "b")
+        self.replica("c")
+        for waited in (2, 3 * MAX_PROBE_DELAY):
+            self.use("a", "b", "c")
+            self.pass_time(waited, 1)
+            near, far = self.replicas[0].stream()
+            [link] = [link for link in self.open_links if link.replica is self.replicas[0]]
+            [client] = [
+                client
+                for client in self.servers._clients
+                if client.connected and client.location != ("c", 10262)
+            ]
+            self.behind[client.location[0]] = []
+            link.cut()
+            self.pass_time(3)
+            near.transport.write(b"still here")
+            self.settle()
+            self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+            self.behind["a"] = self.behind["b"] = self.replicas[:1]
+        self.assertEqual([1, 1], self.counts())
+
     def test_nobody(self):
         """While no server responds, each address is reported with the reason."""
         self.assertEqual("no address of a server is known", self.servers.problem())

@@ -73,10 +73,10 @@ class ServerClient(Factory):
 
     ``routes`` choose the location of each attempt: ``location`` was dialed last, with ``number``
     among the clients that dial it, and at ``session_location`` the last session was started or
-    resumed. ``retries`` counts attempts since the last HELLO, ``failed_attempts`` those that ended
-    before the server's HELLO, except such rejections; ``last_error`` is the reason of the last one
-    if it failed, and ``failed_server`` its server. ``knows_server_count`` is whether the server has
-    sent the number of servers.
+    resumed. ``retries`` counts attempts since the last HELLO, ``rejections`` those that reached
+    another server than intended, ``failed_attempts`` those that ended before the server's HELLO
+    otherwise; ``last_error`` is the reason of the last one if it failed, and ``failed_server`` its
+    server. ``knows_server_count`` is whether the server has sent the number of servers.
     """
 
     _log = Logger()
@@ -104,7 +104,7 @@ class ServerClient(Factory):
         self._group = group
         self._warnings = RateLimitedLog(context.clock, self._log, REPLACED_WARNING_INTERVAL)
         self._already_connected = False
-        self._rejections = 0
+        self.rejections = 0
         self._replaced = False
         self._replacements = 0
         self._session_started_at = 0.0
@@ -139,7 +139,7 @@ class ServerClient(Factory):
         """
         if self._retry_call is not None and not self._replaced:
             self._retry_call.cancel()
-            self.retries = self._rejections = 0
+            self.retries = self.rejections = 0
             self._schedule_attempt(random.uniform(0, within))
 
     def drain(self, text: str, may_end: Callable[[], bool] = lambda: True) -> None:
@@ -231,8 +231,10 @@ class ServerClient(Factory):
 
     @property
     def is_connecting(self) -> bool:
-        """Whether there is neither a session nor a server that rejects a second one."""
-        return self._session is None and not self.standing_by
+        """Whether there is neither a session, nor a server that rejects a second one, nor another
+        agent that has taken the session over.
+        """
+        return self._session is None and not (self.standing_by or self._replaced)
 
     def sibling_lost_session(self) -> None:
         """Reconnect soon: a server that rejected this client may accept it now."""
@@ -307,7 +309,7 @@ class ServerClient(Factory):
         self.retries = 0
         self.last_error = None
         self.standing_by = self._already_connected = False
-        self._rejections = 0
+        self.rejections = 0
         servers = advertised_servers(hello)
         self.knows_server_count = servers is not None
         self._group.set_advertised(servers)
@@ -357,11 +359,11 @@ class ServerClient(Factory):
     def _next_delay(self) -> float:
         if self._replaced:
             return delay_after_replacements(self._replacements)
-        if self.has_session and self._already_connected and self._rejections <= MISDIRECTED_RETRIES:
+        if self.has_session and self._already_connected and self.rejections <= MISDIRECTED_RETRIES:
             # The session and its streams are at another server.
             return random.uniform(0, MISDIRECTED_DELAY)
         return self._group.next_delay(
-            self.retries, self._rejections, self.standing_by, self.has_session
+            self.retries, self.rejections, self.standing_by, self.has_session
         )
 
     def _is_other_server(self, session: TunnelSession, hello: Hello) -> bool:
@@ -483,7 +485,7 @@ class ServerClient(Factory):
             return
         if _is_misdirected(reason):
             self._already_connected = True
-            self._rejections += 1
+            self.rejections += 1
             self._routes.failed(self, already_connected=True)
             self._group.already_connected += 1
             self._close_if_server_gone()
@@ -507,7 +509,7 @@ class ServerClient(Factory):
         Another client has connected to its successor first.
         """
         session = self._session
-        if session is None or self._rejections <= MISDIRECTED_RETRIES:
+        if session is None or self.rejections <= MISDIRECTED_RETRIES:
             return
         connected = self._group.other_processes(self)
         # If its process is held, it is alive: another client has a new session with it, through a

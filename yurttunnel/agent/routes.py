@@ -37,13 +37,13 @@ class _Record:
     rejections: int = 0
     failed: int = 0
 
-    def skips(self) -> int:
-        """Return the number of attempts elsewhere that come first.
+    def skips(self, rejections: int) -> int:
+        """Return the number of attempts elsewhere that come first after ``rejections``.
 
         A rejection costs the server a TLS handshake, an unanswered attempt costs nothing.
         """
-        doubled = min(self.rejections, 4)
-        return self.failures + (1 << doubled) - 1 + MAX_SKIPS * (self.rejections - doubled)
+        doubled = min(rejections, 4)
+        return self.failures + (1 << doubled) - 1 + MAX_SKIPS * (rejections - doubled)
 
 
 class Routes:
@@ -52,7 +52,8 @@ class Routes:
     ``tls_endpoint(host, port)`` returns the endpoint of a location, including TLS. While ``shared``
     is false, two clients do not dial the same location as long as another one is unused. A client
     with a session prefers the location of that, and otherwise tries others, because a server may
-    have several. A draining client does not occupy a location.
+    have several: also those of clients that stand by, which have reached a connected server there.
+    A draining client does not occupy a location.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Routes:
         """
         record = self._record(client)
         if already_connected:
+            record.failures = 0
             record.rejections += 1
         else:
             record.failures += 1
@@ -130,10 +132,14 @@ class Routes:
         self, client: ServerClient, location: Location, session_location: Location | None
     ) -> tuple[int, int, int, bool, int, bool, float]:
         record = self._records[location]
-        others, skips = len(self._others(client, location)), record.skips()
+        others, skips = len(self._others(client, location)), record.skips(record.rejections)
         if location == session_location:
             # Other clients' attempts do not count at the location of a client's own session.
             others, skips = 0, record.failures
+        elif session_location is not None:
+            # Clients that stand by are rejected where this one's session may go on.
+            others = sum(not other.standing_by for other in self._others(client, location))
+            skips = record.skips(client.rejections)
         return (
             0 if self.shared else others,
             others + skips,
