@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 from twisted.internet import reactor
 from twisted.logger import capturedLogs
 
+from tests.proxy.kernel.lab import CLUSTER
 from tests.proxy.kernel.support import KernelTestCase
 from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.proxy.kernel import mode
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.marks import SUPERVISED
+from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.steering.netlink import owned_table
 from yurttunnel.steering.programs import Programs
+
+
+def fail_to_read(log):
+    """Fail like a socket that cannot be read."""
+    raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
 
 class OtherKernelTests(KernelTestCase):
@@ -59,3 +70,23 @@ class OtherKernelTests(KernelTestCase):
         self.mode = other
         await self.apply(self.service(numbers=[0, 1]))
         await self.until_served_by({"0"})
+
+    async def test_a_packet_log_that_fails(self):
+        """While it cannot be read, that is reported and refusals pass; then detection goes on."""
+        self.patch(mode, "RETRY_SECONDS", 0.5)
+        await self.apply(self.service(numbers=[0, 1]))
+        failing = self.patch(PacketLog, "doRead", fail_to_read)
+        with capturedLogs() as logged:
+            trying = self.clients(1, CLUSTER[4]).addErrback(lambda _: None)
+            await self.until(lambda: self.mode.problem is not None)
+        failing.restore()
+        problem = "cannot read the kernel's packet log: [Errno 12] Cannot allocate memory"
+        self.assertEqual(problem, self.mode.problem)
+        self.assertIn(problem, [each["error"] for each in logged if "error" in each])
+        self.assertEqual(1, len(self.flushLoggedErrors(OSError)))
+        await self.until(lambda: "watch-reset" not in self.listed())
+        await self.until(lambda: self.mode.problem is None and "watch-reset" in self.listed())
+        self.serve(0)
+        await self.until_served_by({"0"})
+        self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
+        await trying

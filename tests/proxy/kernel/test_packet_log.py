@@ -41,7 +41,11 @@ class PacketLogTests(KernelTestCase):
         self.on_packet = []
         self.reactor = MemoryReactor()
         self.log = PacketLog(
-            self.reactor, LOG_GROUP, SNAPLEN, lambda *packet: self.on_packet.append(packet)
+            self.reactor,
+            LOG_GROUP,
+            SNAPLEN,
+            lambda *packet: self.on_packet.append(packet),
+            lambda reason: self.fail(reason.getErrorMessage()),
         )
         self.log.start()
         self.addCleanup(self.log.stop)

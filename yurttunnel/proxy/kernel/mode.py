@@ -8,6 +8,7 @@ from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall
 from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress, no_address
@@ -102,7 +103,9 @@ class KernelMode(Service):
         )
         self.counts = ConnectionCounts(reactor, run, versions)
         """The number of open connections, and of all, of each service."""
-        self._packet_log = PacketLog(reactor, LOG_GROUP, SNAPLEN, self._handle_packet)
+        self._packet_log = PacketLog(
+            reactor, LOG_GROUP, SNAPLEN, self._handle_packet, self._detection_failed
+        )
         self._supervision = supervised_connections(run, self._treat_all_as_supervised)
         self._all_are_supervised = False
         self.problem: str | None = None
@@ -146,16 +149,26 @@ class KernelMode(Service):
             self._connections.start()
             self._packet_log.start()
         except SteeringFailed as error:
-            self._connections.stop()
-            if self.problem is None:
-                self._log.warn("{error}; retrying", error=error)
-            self.problem = str(error)
-            self._retry = self._reactor.callLater(RETRY_SECONDS, self._start_detection)
+            self._retry_detection(str(error))
             return
         self._detects = True
         if self.problem is not None:
             self.problem = None
             self.rules.reapply()
+
+    def _detection_failed(self, reason: Failure) -> None:
+        """Pass refusals to clients, because nothing retries for them, and start again later."""
+        if self._detects:
+            self._detects = False
+            self._retry_detection(f"cannot read the kernel's packet log: {reason.value}")
+            self.rules.reapply()
+
+    def _retry_detection(self, problem: str) -> None:
+        self._connections.stop()
+        if self.problem is None:
+            self._log.warn("{error}; retrying", error=problem)
+        self.problem = problem
+        self._retry = self._reactor.callLater(RETRY_SECONDS, self._start_detection)
 
     def _handle_packet(self, prefix: bytes, payload: bytes) -> None:
         what = parse_packet(prefix, payload)

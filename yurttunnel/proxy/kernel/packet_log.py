@@ -44,7 +44,8 @@ class PacketLog:
     """Reads one group of the log, in the network namespace of the thread that starts it.
 
     ``on_packet`` is called with the prefix of each packet, empty if its rule has none, and the
-    beginning of the packet from the IP header on.
+    beginning of the packet from the IP header on. ``on_lost`` is called if reading has failed, and
+    has ended; :meth:`start` starts it again.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class PacketLog:
         group: int,
         snaplen: int,
         on_packet: Callable[[bytes, bytes], object],
+        on_lost: Callable[[Failure], object],
     ) -> None:
         self._reactor = reactor
         self._group = group
         self._snaplen = snaplen
         self._on_packet = on_packet
+        self._on_lost = on_lost
         self._kernel: NetlinkSocket | None = None
 
     def start(self) -> None:
@@ -100,6 +103,7 @@ class PacketLog:
     def connectionLost(self, reason: Failure) -> None:
         """Close the socket: the reactor stops, or cannot read it."""
         self.stop()
+        self._on_lost(reason)
 
 
 def open_log(group: int, snaplen: int) -> NetlinkSocket:
