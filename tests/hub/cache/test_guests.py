@@ -21,6 +21,7 @@ from yurttunnel.hub.cache.interfaces import CachedDocument, Scope
 from yurttunnel.hub.cache.lists import MAX_LISTS
 from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
 from yurttunnel.hub.cache.writer import BATCH_SECONDS
+from yurttunnel.hub.media.interfaces import ListMeta
 
 PROXY = "kube-proxy"
 """One of the node's own components."""
@@ -363,6 +364,26 @@ class WaitingTests(GuestTestCase):
         self.assertEqual(1, self.cache.stats.refused)
         self.writer.release()
         self.assertEqual(10, self.number(PROXY))
+
+    def test_shares_of_lists(self) -> None:
+        """A guest that receives its lists slowly does not keep those of other owners from memory.
+
+        Its own largest list is refused, however many names it uses.
+        """
+        self.writer.holds = True
+        slow = [self.cache.begin_list(pods_of(f"name-{n} a"), "") for n in range(3)]
+        for number, listing in enumerate(slow):
+            listing.add(some(number + 1))
+        self.assertEqual(0, self.cache.stats.refused)
+        for owner, number in (("b", 2), ("c", 1)):
+            tell_list(self.cache, some(number), 6, pods_of(f"app {owner}"))
+        self.assertEqual(1, self.cache.stats.refused)
+        for listing in slow:
+            listing.complete(ListMeta(POD, "6"))
+        self.writer.release()
+        cached = [self.number(f"app {owner}") for owner in ("b", "c")]
+        self.assertEqual([2, 1], cached)
+        self.assertEqual([1, 2, 0], [self.number(f"name-{n} a") for n in range(3)])
 
     def test_reading(self) -> None:
         """Reads of the node's own data do not wait for guests' writes."""

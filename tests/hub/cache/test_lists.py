@@ -323,7 +323,7 @@ class PageTests(CacheTestCase):
         self.patch(lists, "MAX_NAMES", 3)
         tell_list(self.cache, [item("a"), item("b")], 7, next_token="two")
         tell_list(self.cache, [item("c"), item("d")], 7, token="two", next_token="three")
-        [(pages, _)] = self.cache._paged_lists[False]._next.values()
+        [(pages, _)] = self.cache._incoming[False]._paged._next.values()
         self.assertEqual([], list(pages.names()))
         tell_list(self.cache, [item("e")], 7, token="three")
         self.assertEqual({*"abcde", "gone"}, set(self.names()))

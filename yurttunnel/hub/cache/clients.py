@@ -221,9 +221,9 @@ def _eviction_order(guests: Sequence[_Usage], amount: Callable[[_Usage], int]) -
 
     Guests without a token, cached on request, count as the node's.
     """
-    by_owner: dict[str, list[_Usage]] = {_owner(each): [] for each in guests}
+    by_owner: dict[str, list[_Usage]] = {owner_of(each.client): [] for each in guests}
     for each in sorted(guests, key=_Usage.rank)[::-1]:
-        by_owner[_owner(each)].append(each)
+        by_owner[owner_of(each.client)].append(each)
     taken = {owner: sum(map(amount, each)) for owner, each in by_owner.items()}
     while taken:
         owner = max(taken, key=taken.__getitem__)
@@ -234,8 +234,9 @@ def _eviction_order(guests: Sequence[_Usage], amount: Callable[[_Usage], int]) -
         yield first
 
 
-def _owner(usage: _Usage) -> str:
-    return usage.client.partition(" ")[2]
+def owner_of(client: str) -> str:
+    """Return the owner of a client's token, empty for the node."""
+    return client.partition(" ")[2]
 
 
 def _evict(connection: Connection, clients: Sequence[str]) -> WriteResult:

@@ -9,7 +9,7 @@ a new file was created.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from sqlite3 import Connection
@@ -184,52 +184,53 @@ class Listing:
         self,
         queue: WriteQueue,
         paged: PagedLists,
+        incoming: IncomingLists,
         scope: Scope,
         continue_token: str,
-        on_refused: Callable[[Scope], object],
+        owner: str,
     ) -> None:
         self._queue = queue
         self._paged = paged
-        self._scope = scope
+        self._incoming = incoming
+        self.scope = scope
         self._continue_token = continue_token
-        self._on_refused = on_refused
+        self.owner = owner
         self._items: list[Item] = []
         self._size = self._lag = 0
         self._reserved: PendingWrite | None = None
-        self._is_over = False
+        self.is_over = False
 
     def add(self, items: Sequence[Item]) -> None:
         """See :class:`IIncomingList`."""
-        if self._is_over:
+        if self.is_over:
             return
         self._items += items
         size = sum(len(item.body) for item in items) + OVERHEAD * len(items)
         self._size += size
         self._queue.size += size
-        self._check_room()
+        self._incoming.make_room(self)
 
     def lag(self, size: int, ended: bool) -> bool:
         """See :class:`IIncomingList`."""
-        if self._is_over:
+        if self.is_over:
             return False
         self._queue.size += size - self._lag
         self._lag = size
         if ended and self._reserved is None:
             self._reserved = self._queue.reserve()
-        self._check_room()
-        return not self._is_over
+        self._incoming.make_room(self)
+        return not self.is_over
 
-    def _check_room(self) -> None:
-        if not self._queue.has_room_for_lists():
-            # It counts as waiting data until it is abandoned.
-            self._on_refused(self._scope)
-            self.abandon()
+    @property
+    def used(self) -> int:
+        """The memory that it takes, in bytes."""
+        return self._size + self._lag
 
     def complete(self, meta: ListMeta) -> None:
         """See :class:`IIncomingList`."""
-        if self._is_over:
+        if self.is_over:
             return
-        size = self._size + scope_size(self._scope)
+        size = self._size + scope_size(self.scope)
         callback = partial(self._put, meta, self._items, size)
         self._release()
         reserved, self._reserved = self._reserved or self._queue.reserve(), None
@@ -237,16 +238,16 @@ class Listing:
 
     def _put(self, meta: ListMeta, items: Sequence[Item], size: int) -> None:
         """Queue the page after all earlier writes."""
-        tombstones = self._queue.tombstones_of(self._scope.collection)
-        items, whole_from = _without_deleted(tombstones, self._scope, items)
+        tombstones = self._queue.tombstones_of(self.scope.collection)
+        items, whole_from = _without_deleted(tombstones, self.scope, items)
         pages = self._pages([(item.namespace, item.name) for item in items], whole_from)
-        self._paged.received(self._scope, self._continue_token)
+        self._paged.received(self.scope, self._continue_token)
         if pages is not None and meta.continue_token:
-            self._paged.expect(self._scope, meta.continue_token, pages)
+            self._paged.expect(self.scope, meta.continue_token, pages)
         elif pages is not None:
-            since = _exited_since(tombstones, self._scope, version_of(meta.version), pages)
+            since = _exited_since(tombstones, self.scope, version_of(meta.version), pages)
             pages.mark_incomplete(since)
-        self._queue.put_at_once(Page(self._scope, meta, items, size, pages))
+        self._queue.put_at_once(Page(self.scope, meta, items, size, pages))
 
     def abandon(self) -> None:
         """See :class:`IIncomingList`."""
@@ -256,16 +257,55 @@ class Listing:
             self._queue.fulfil(reserved, lambda: None, 0)
 
     def _release(self) -> None:
-        self._is_over = True
-        self._queue.size -= self._size + self._lag
+        self.is_over = True
+        self._incoming.discard(self)
+        self._queue.size -= self.used
         self._items, self._size, self._lag = [], 0, 0
 
     def _pages(self, names: Sequence[tuple[str, str]], whole_from: int) -> Pages | None:
         """Return all pages so far, ``None`` if the earlier ones are not known."""
         if not self._continue_token:
             return Pages(None, names, whole_from)
-        before = self._paged.find(self._scope, self._continue_token)
+        before = self._paged.find(self.scope, self._continue_token)
         return None if before is None else Pages(before, names, whole_from)
+
+
+class IncomingLists:
+    """The lists that are being received for a queue.
+
+    If they do not fit together, the largest list of the owner that uses most is refused. So an
+    owner that is alone may use all of the memory, and none can keep the others from theirs, for
+    example by reading slowly.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, queue: WriteQueue, on_refused: Callable[[Scope], object]
+    ) -> None:
+        self._queue = queue
+        self._paged = PagedLists(clock)
+        self._on_refused = on_refused
+        self._lists: set[Listing] = set()
+
+    def begin(self, scope: Scope, continue_token: str, owner: str) -> Listing:
+        """Begin a list, or a page of it."""
+        listing = Listing(self._queue, self._paged, self, scope, continue_token, owner)
+        self._lists.add(listing)
+        return listing
+
+    def discard(self, listing: Listing) -> None:
+        """Remove a list that has ended."""
+        self._lists.discard(listing)
+
+    def make_room(self, listing: Listing) -> None:
+        """Refuse lists until there is room for a list, or it is refused itself."""
+        while not (listing.is_over or self._queue.has_room_for_lists()):
+            used: Counter[str] = Counter()
+            for each in self._lists:
+                used[each.owner] += each.used
+            refused = max(self._lists, key=lambda each: (used[each.owner], each.used))
+            # It counts as waiting data until it is abandoned.
+            self._on_refused(refused.scope)
+            refused.abandon()
 
 
 def _without_deleted(

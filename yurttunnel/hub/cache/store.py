@@ -31,7 +31,7 @@ from yurttunnel.hub.cache.interfaces import (
     Stored,
     StoredEvent,
 )
-from yurttunnel.hub.cache.lists import Listing, PagedLists
+from yurttunnel.hub.cache.lists import IncomingLists
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.objects import has_selectors
 from yurttunnel.hub.cache.queue import WriteQueue
@@ -110,7 +110,10 @@ class Cache(Service):
             self._writes_done,
         )
         # Keys: whether they are for guests.
-        self._paged_lists = {guests: PagedLists(clock) for guests in (False, True)}
+        self._incoming = {
+            guests: IncomingLists(clock, queue, self._list_refused)
+            for guests, queue in ((False, self._writer.own), (True, self._writer.guests))
+        }
         self._lists = {guests: DeferredSemaphore(MAX_CONCURRENT_READS) for guests in (False, True)}
         self._open_lists: set[CachedList] = set()
         self._warnings = RateLimitedLog(clock, self._log)
@@ -197,8 +200,9 @@ class Cache(Service):
         """See :class:`ICache`."""
         self._note_use(scope.collection)
         client = scope.collection.client
-        queue, paged_lists = self._writer.queue(client), self._paged_lists[self._is_guest(client)]
-        return Listing(queue, paged_lists, scope, continue_token, self._list_refused)
+        is_guest = self._is_guest(client)
+        owner = clients.owner_of(client) if is_guest else client
+        return self._incoming[is_guest].begin(scope, continue_token, owner)
 
     def get(self, collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
         """See :class:`ICache`."""
