@@ -424,3 +424,14 @@ def _field(obj, path):
     for key in path.split("."):
         obj = obj.get(key) if isinstance(obj, dict) else None
     return "" if obj is None else str(obj)
+
+
+class FakeEvents:
+    """Stores the events of an ``EventRecorder`` in ``recorded``."""
+
+    def __init__(self):
+        self.recorded = []
+
+    def record(self, involved, type, reason, message):
+        """Store an event."""
+        self.recorded.append((involved, type, reason, message))

@@ -10,7 +10,7 @@ from twisted.internet.task import Clock
 from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.kube.fakes import FakeKubeClient
+from tests.kube.fakes import FakeEvents, FakeKubeClient
 from tests.logged import Logged
 from tests.pki.test_approval import (
     AGENT,
@@ -42,17 +42,6 @@ from yurttunnel.server.approver import (
 )
 
 
-class Events:
-    """Stores events instead of sending them."""
-
-    def __init__(self):
-        self.recorded = []
-
-    def record(self, involved, type, reason, message):
-        """Store an event."""
-        self.recorded.append((involved["metadata"]["name"], type, reason, message))
-
-
 class ApproverTests(SynchronousTestCase):
     """Results for requests."""
 
@@ -63,7 +52,7 @@ class ApproverTests(SynchronousTestCase):
         self.client = FakeKubeClient(self.clock)
         self.client.put(NODES, node())
         self.informers = Informers(self.clock, self.client)
-        self.events = Events()
+        self.events = FakeEvents()
         self.counters = ApprovalCounters()
         self.approver = Approver(
             self.clock, self.client, self.informers, self.events, "kube-system", self.counters
@@ -162,14 +151,15 @@ class ApproverTests(SynchronousTestCase):
         self.approver.startService()
         self.settle()
         self.assertTrue(self.approved("a"))
-        self.assertEqual(["b"], [event[0] for event in self.events.recorded])
+        self.assertEqual(["b"], [event[0]["metadata"]["name"] for event in self.events.recorded])
 
     def test_left_alone(self):
         """A request without entitlement is not approved: one event, one log line, one count."""
         self.put(agent_request("system:node:edge-2"))
         self.assertEqual([], self.conditions())
-        [(name, kind, reason, message)] = self.events.recorded
-        self.assertEqual(("csr-1", "Warning", "NotApproved"), (name, kind, reason))
+        [(involved, kind, reason, message)] = self.events.recorded
+        self.assertEqual("csr-1", involved["metadata"]["name"])
+        self.assertEqual(("Warning", "NotApproved"), (kind, reason))
         for words in (
             "'system:node:edge-2' requests the certificate of node edge-1",
             "kubectl certificate approve csr-1",

@@ -14,13 +14,13 @@ from cryptography import x509
 from cryptography.x509.oid import NameOID
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
-from twisted.internet.task import deferLater
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.apiserver.kinds import CERTIFICATE_SIGNING_REQUESTS
 from tests.hub.cluster import SERVICE_ADDRESS, TOKEN, Cluster
 from tests.pki.support import Issuer, clock_now, state_directory
+from tests.waiting import until
 from yurtlab.api.access import Certificates
 from yurtlab.api.errors import unauthorized
 from yurttunnel.hub.identity.authorities import ClusterAuthorities
@@ -88,11 +88,6 @@ class IdentityTestCase(TestCase):
             kubelet_certificate=pem,
             kubelet_authorities=directory / "ca.crt",
         )
-
-    async def until(self, condition):
-        """Wait for a condition."""
-        while not condition():
-            await deferLater(reactor, 0.02)
 
     def current(self, name="yurthub"):
         """Return the stored certificate."""
@@ -171,7 +166,7 @@ class JoiningTests(IdentityTestCase):
         for each in again.services:
             if isinstance(each, Reconciler):
                 each.trigger()
-        await self.until(lambda: not file.exists())
+        await until(lambda: not file.exists())
         self.assertIsNone(again.warning())
         self.assertIsNone(self.make(BootstrapSettings(), servers=[NOBODY]).problem())
 
@@ -183,7 +178,7 @@ class JoiningTests(IdentityTestCase):
         del content["clusters"][0]["cluster"]["certificate-authority"]
         file.write_text(json.dumps(content))
         identity = self.start(BootstrapSettings(file=file))
-        await self.until(lambda: "--discovery-token-ca-cert-hash" in (identity.problem() or ""))
+        await until(lambda: "--discovery-token-ca-cert-hash" in (identity.problem() or ""))
         self.assertTrue(file.exists())
         self.flushLoggedErrors()
 
@@ -196,13 +191,13 @@ class JoiningTests(IdentityTestCase):
         content["users"][0]["user"] = {"exec": {**plugin, "command": "/nonexistent/plugin"}}
         file.write_text(json.dumps(content))
         identity = self.start(BootstrapSettings(file=file))
-        await self.until(lambda: "/nonexistent/plugin" in (identity.problem() or ""))
+        await until(lambda: "/nonexistent/plugin" in (identity.problem() or ""))
         self.assertIn("--bootstrap-file: ", identity.problem())
 
     async def test_file_out_of_reach(self):
         """A file in a directory without permission is reported as unreadable."""
         identity = self.start(BootstrapSettings(file=Path("x" * 300)))
-        await self.until(lambda: "--bootstrap-file: " in (identity.problem() or ""))
+        await until(lambda: "--bootstrap-file: " in (identity.problem() or ""))
 
     async def test_kubelet(self):
         """The kubelet's certificate can replace a token."""
@@ -234,7 +229,7 @@ class JoiningTests(IdentityTestCase):
         counters = identity.certificate.counters
         while counters.failed < failures:
             failed = counters.failed
-            await self.until(lambda failed=failed: counters.failed > failed)
+            await until(lambda failed=failed: counters.failed > failed)
             identity.certificate.retry_now()
         await identity.certificate.when_ready()
         self.assertEqual(failures, counters.failed)
@@ -247,7 +242,7 @@ class JoiningTests(IdentityTestCase):
     async def test_nothing(self):
         """Without any credentials the hub says which it needs."""
         identity = self.start(BootstrapSettings())
-        await self.until(lambda: "/v1/token" in (identity.problem() or ""))
+        await until(lambda: "/v1/token" in (identity.problem() or ""))
 
 
 class AuthoritiesTests(SynchronousTestCase):
@@ -315,7 +310,7 @@ class RestartTests(IdentityTestCase):
         (self.root / "pki" / "ca.crt").write_bytes(certificates_to_pem([foreign]))
         identity = self.start()
         self.assertIsNone(identity.node)
-        await self.until(lambda: identity.node is not None)
+        await until(lambda: identity.node is not None)
         self.assertEqual((self.cluster.authority,), identity.node.credentials.authorities)
 
     async def test_another_node(self):
@@ -334,7 +329,7 @@ class RestartTests(IdentityTestCase):
         self.assertIsNotNone(identity.node)
         self.assertTrue(identity.set_token(self.token))
         await identity.certificate.when_ready()
-        await self.until(lambda: identity.problem() is None)
+        await until(lambda: identity.problem() is None)
         self.assertGreater(self.current().not_valid_after_utc, self.current().not_valid_before_utc)
         self.assertFalse(identity.set_token(self.token))
 
@@ -388,10 +383,10 @@ class RejectedTests(IdentityTestCase):
     async def test_posted(self):
         """The problem says that a token is needed; a posted token makes the node join."""
         identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))
-        await self.until(lambda: "/v1/token" in self.problem())
+        await until(lambda: "/v1/token" in self.problem())
         self.assertIsNone(identity.warning())
         self.assertTrue(identity.set_token(self.token))
-        await self.until(lambda: self.upstream.health.online)
+        await until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
         self.assertFalse(identity.set_token(self.token))
 
@@ -400,18 +395,18 @@ class RejectedTests(IdentityTestCase):
         identity = self.start(BootstrapSettings(pins=self.settings.pins))
         self.assertFalse(identity.set_token(self.token))
         identity.note_acceptance(False)
-        await self.until(lambda: self.current() != self.refused)
+        await until(lambda: self.current() != self.refused)
 
     async def test_restart(self):
         """A token given at startup is used for that, too."""
         self.start_checked(self.settings)
-        await self.until(lambda: self.upstream.health.online)
+        await until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
     async def test_kubelet(self):
         """The kubelet's certificate, which always exists, needs no operator."""
         self.start_checked(self.with_kubelet())
-        await self.until(lambda: self.upstream.health.online)
+        await until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
     async def test_posted_without_kubelet(self):
@@ -422,9 +417,9 @@ class RejectedTests(IdentityTestCase):
             pins=self.settings.pins,
         )
         identity = self.start_checked(settings)
-        await self.until(lambda: "/v1/token" in self.problem())
+        await until(lambda: "/v1/token" in self.problem())
         self.assertTrue(identity.set_token(self.token))
-        await self.until(lambda: self.upstream.health.online)
+        await until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
     async def test_kubelet_beside_a_token_that_is_wrong(self):
@@ -432,18 +427,18 @@ class RejectedTests(IdentityTestCase):
         identity = self.start_checked(self.with_kubelet())
         identity.set_token(WRONG)
         identity.note_acceptance(False)
-        await self.until(lambda: identity.certificate.counters.failed)
+        await until(lambda: identity.certificate.counters.failed)
         self.assertEqual(self.refused, self.current())
         identity.certificate.retry_now()
-        await self.until(lambda: self.upstream.health.online)
+        await until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
     async def test_accepted_again(self):
         """A certificate that is accepted again, as after a clock change, is not replaced."""
         identity = self.start_checked(BootstrapSettings(pins=self.settings.pins))
-        await self.until(lambda: "/v1/token" in self.problem())
+        await until(lambda: "/v1/token" in self.problem())
         refused, self.refused = self.refused, None
-        await self.until(lambda: self.upstream.health.online)
+        await until(lambda: self.upstream.health.online)
         self.assertFalse(identity.set_token(self.token))
         self.assertEqual(refused, self.current())
 
@@ -469,7 +464,7 @@ class RenewalTests(IdentityTestCase):
             bundle = getattr(each, "_bundle", None)
             if bundle is not None:
                 bundle.trigger()
-        await self.until(lambda: len(identity.anonymous.credentials.authorities) == 2)
+        await until(lambda: len(identity.anonymous.credentials.authorities) == 2)
 
     async def test_as_the_node(self):
         """A renewal is requested with the current certificate, not with a token."""
@@ -486,5 +481,5 @@ class RenewalTests(IdentityTestCase):
                 if each["spec"]["signerName"] == "kubernetes.io/kube-apiserver-client"
             ]
 
-        await self.until(lambda: len(requesters()) == 2)
+        await until(lambda: len(requesters()) == 2)
         self.assertEqual({"system:bootstrap:abcdef", "system:node:edge-1"}, set(requesters()))

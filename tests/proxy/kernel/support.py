@@ -175,11 +175,6 @@ class KernelTestCase(TestCase):
         connecting = connect(inside or self.lab.client, host or CLUSTER[self.version], port)
         await self.assertFailure(connecting, ConnectionRefusedError)
 
-    async def until(self, condition):
-        """Wait for a condition."""
-        while not condition():
-            await deferLater(reactor, 0.01)
-
     async def log_is_read(self):
         """Wait until the process has read the log of packets that have been delivered."""
         for _ in range(2):

@@ -24,6 +24,7 @@ from tests.proxy.kernel.lab import (
     out_of_window,
 )
 from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
+from tests.waiting import until
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.parts import Masquerade
@@ -100,7 +101,7 @@ class Carrying:
         await self.clients(1, CLUSTER[self.version])
         first = self.seconds_of_affinity()
         # Longer than the next check takes on a busy machine.
-        await self.until(lambda: self.seconds_of_affinity() < first - 2)
+        await until(lambda: self.seconds_of_affinity() < first - 2)
         before = self.seconds_of_affinity()
         await self.clients(1, CLUSTER[self.version])
         self.assertGreater(self.seconds_of_affinity(), before)
@@ -141,7 +142,7 @@ class Carrying:
         counts = ConnectionCounts(reactor, KernelWorker(reactor).run, (4, 6))
         counts.startService()
         the_service = self.service(**service)
-        await self.until(lambda: counts.of(the_service).total is not None)
+        await until(lambda: counts.of(the_service).total is not None)
         await counts.stopService()
         return counts.of(the_service).total
 
@@ -307,9 +308,7 @@ class OutOfWindow:
         for each in (forging, client):
             self.addCleanup(each.close)
         forging.sendto(out_of_window(client), (NODE[self.version], 0))
-        await self.until(
-            lambda: "packets 1" in self.lab.node.run("nft", "list", "counters", "inet")
-        )
+        await until(lambda: "packets 1" in self.lab.node.run("nft", "list", "counters", "inet"))
 
     async def test_where_conntrack_is_liberal(self):
         """With liberal conntrack they belong to the connection, and no rule is needed; a sync

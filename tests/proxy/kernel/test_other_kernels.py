@@ -11,6 +11,7 @@ from twisted.logger import capturedLogs
 from tests.proxy.kernel.lab import CLUSTER
 from tests.proxy.kernel.support import KernelTestCase
 from tests.steering.firewall.fakes import FakePrograms
+from tests.waiting import until
 from yurttunnel.proxy.kernel import mode
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.marks import SUPERVISED
@@ -50,8 +51,8 @@ class OtherKernelTests(KernelTestCase):
             self.mode.startService()
             self.serve(0)
             await self.apply(self.service(numbers=[0, 1]))
-            await self.until(lambda: [each for each in logged if "Linux 5.12" in str(each)])
-            await self.until(lambda: f"{SUPERVISED:#010x}" not in self.chain("watch-reset"))
+            await until(lambda: [each for each in logged if "Linux 5.12" in str(each)])
+            await until(lambda: f"{SUPERVISED:#010x}" not in self.chain("watch-reset"))
         await self.until_served_by({"0"})
 
     def chain(self, name):
@@ -65,7 +66,7 @@ class OtherKernelTests(KernelTestCase):
         self.addCleanup(other.stopService)
         self.assertIn("another yurtproxy", other.problem)
         await self.mode.stopService()
-        await self.until(lambda: other.problem is None)
+        await until(lambda: other.problem is None)
         self.serve(0)
         self.mode = other
         await self.apply(self.service(numbers=[0, 1]))
@@ -78,14 +79,14 @@ class OtherKernelTests(KernelTestCase):
         failing = self.patch(PacketLog, "doRead", fail_to_read)
         with capturedLogs() as logged:
             trying = self.clients(1, CLUSTER[4]).addErrback(lambda _: None)
-            await self.until(lambda: self.mode.problem is not None)
+            await until(lambda: self.mode.problem is not None)
         failing.restore()
         problem = "cannot read the kernel's packet log: [Errno 12] Cannot allocate memory"
         self.assertEqual(problem, self.mode.problem)
         self.assertIn(problem, [each["error"] for each in logged if "error" in each])
         self.assertEqual(1, len(self.flushLoggedErrors(OSError)))
-        await self.until(lambda: "watch-reset" not in self.listed())
-        await self.until(lambda: self.mode.problem is None and "watch-reset" in self.listed())
+        await until(lambda: "watch-reset" not in self.listed())
+        await until(lambda: self.mode.problem is None and "watch-reset" in self.listed())
         self.serve(0)
         await self.until_served_by({"0"})
         self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))

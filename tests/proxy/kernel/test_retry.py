@@ -15,6 +15,7 @@ from twisted.trial.unittest import SkipTest
 
 from tests.proxy.kernel.lab import CLUSTER, NODE, PORT, Flow, connect
 from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
+from tests.waiting import until
 from yurttunnel.proxy.kernel import ejections
 from yurttunnel.proxy.rules.nftables.table import FAMILIES
 from yurttunnel.proxy.rules.nftables.tables import Networks
@@ -92,7 +93,7 @@ class Retry(NodePorts):
             return sent >= 24
 
         async def replace():
-            await self.until(all_have_tried)
+            await until(all_have_tried)
             await self.apply(self.service(numbers=[0]))
 
         found = await self.clients_are_soon_served(then=replace)
@@ -118,7 +119,7 @@ class Retry(NodePorts):
             self.lab.attempts()
 
             async def repair(proxied=proxied):
-                await self.until(self.lab.attempts)
+                await until(self.lab.attempts)
                 await self.apply(proxied)
 
             await self.clients_are_soon_served(then=repair)
@@ -215,7 +216,7 @@ class Retry(NodePorts):
 
         async def live():
             self.lab.endpoints[0].run("nft", "delete", "table", "inet", "hole")
-            await self.until(lambda: not self.mode.ejections.is_ejected(*self.target(0)))
+            await until(lambda: not self.mode.ejections.is_ejected(*self.target(0)))
 
         self.assertEqual({"0"}, await self.who_serves_at_last(live))
 
@@ -237,8 +238,8 @@ class Retry(NodePorts):
         await self.apply(self.service(numbers=[0, 1]))
         first = self.clients(24, CLUSTER[self.version])
         known, targets = self.mode.ejections, [self.target(0), self.target(1)]
-        await self.until(lambda: all(known.is_ejected(*each) for each in targets))
-        await self.until(lambda: not any(known.is_in_doubt(*each) for each in targets))
+        await until(lambda: all(known.is_ejected(*each) for each in targets))
+        await until(lambda: not any(known.is_in_doubt(*each) for each in targets))
 
         async def live_amid_attempts():
             await self.log_is_read()
@@ -261,7 +262,7 @@ class Retry(NodePorts):
         await self.all_are_served({"0"})
         self.assertTrue(self.mode.ejections.is_ejected(*self.target(1)))
         self.serve(1)
-        await self.until(lambda: not self.mode.ejections.is_ejected(*self.target(1)))
+        await until(lambda: not self.mode.ejections.is_ejected(*self.target(1)))
         await self.until_served_by({"0", "1"})
 
     async def test_udp(self):
@@ -289,7 +290,7 @@ class Retry(NodePorts):
                 self.lab.tell_too_big(2, client.getsockname()[:2], each, NARROW)
             return client.getsockopt(level, mtu) == NARROW
 
-        await self.until(is_told)
+        await until(is_told)
         await self.log_is_read()
         for each in endpoints:
             self.assertFalse(self.mode.ejections.is_ejected(Protocol.UDP, each))
@@ -321,12 +322,12 @@ class Retry(NodePorts):
             told = [each.ask() for each in flows]
             return all(told)
 
-        await self.until(all_are_told)
+        await until(all_are_told)
         self.assertIn(False, [each.is_answered for each in flows])
         self.mode = self.new()
         self.mode.startService()
         await self.apply(proxied)
-        await self.until(lambda: all_are_told() and all(each.is_answered for each in flows))
+        await until(lambda: all_are_told() and all(each.is_answered for each in flows))
 
     async def test_the_end_of_the_process(self):
         """The remaining rules eject no endpoint, and pass refusals to clients."""

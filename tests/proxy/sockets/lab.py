@@ -17,6 +17,7 @@ from twisted.internet.task import Clock
 from zope.interface import implementer
 
 from tests.black_hole import BlackHole
+from tests.peer import Peer
 from tests.proxy.services import key, service
 from yurttunnel.proxy.interfaces import IEndpointPicker
 from yurttunnel.proxy.sockets.ports import PortAllocator
@@ -99,37 +100,19 @@ class FakePicker:
             self.stand.remove(endpoint)
 
 
-class Peer:
-    """One end of a connection, which does nothing by itself."""
+class ProxyPeer(Peer):
+    """One end of a connection with much data, of which only the beginning is stored."""
 
     def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self.socket = connection
+        super().__init__(connection)
         self.size = 0
         self.hash = hashlib.sha256()
-        self.received = b""
-        """The beginning of the received data."""
-        self.ended = False
-        self.reset = False
-
-    def read(self) -> Peer:
-        """Read what has arrived."""
-        with contextlib.suppress(BlockingIOError):
-            while not (self.ended or self.reset):
-                try:
-                    data = self.socket.recv(1 << 18)
-                except ConnectionResetError:
-                    self.reset = True
-                else:
-                    self.acquire(data)
-        return self
 
     def acquire(self, data: bytes) -> None:
         """Record what has arrived."""
         self.hash.update(data)
         self.size += len(data)
-        self.received += data[: 1000 - len(self.received)]
-        self.ended = not data
+        super().acquire(data[: 1000 - len(self.received)])
 
     def send_some(self, data: memoryview) -> memoryview:
         """Send what the kernel accepts; return the rest."""
@@ -142,12 +125,6 @@ class Peer:
         """Close the sending direction."""
         self.socket.shutdown(socket.SHUT_WR)
 
-    def break_off(self) -> None:
-        """Close with a reset."""
-        linger = (1).to_bytes(4, "little") + bytes(4)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self.socket.close()
-
 
 class Backend:
     """An endpoint that listens on loopback."""
@@ -158,10 +135,10 @@ class Backend:
         self.socket.setblocking(False)
         self.endpoint = endpoint_at(self.socket)
 
-    def accept(self) -> Peer | None:
+    def accept(self) -> ProxyPeer | None:
         """Return a connection, if one has arrived."""
         with contextlib.suppress(BlockingIOError):
-            return Peer(self.socket.accept()[0])
+            return ProxyPeer(self.socket.accept()[0])
         return None
 
 
@@ -246,16 +223,16 @@ class TcpLab:
         self.reactor.advance(0)
         self.until(lambda: stopped)
 
-    def client(self, opened: Any, version: int = 4, source: str = "") -> Peer:
+    def client(self, opened: Any, version: int = 4, source: str = "") -> ProxyPeer:
         """Connect to a proxy socket, from an address of the machine."""
         target = LOOPBACK[version], opened.port
-        peer = Peer(socket.create_connection(target, source_address=(source, 0)))
+        peer = ProxyPeer(socket.create_connection(target, source_address=(source, 0)))
         self.test.addCleanup(peer.socket.close)
         return peer
 
-    def accepted(self, backend: Backend) -> Peer:
+    def accepted(self, backend: Backend) -> ProxyPeer:
         """Return the next connection to ``backend``."""
-        found: list[Peer] = []
+        found: list[ProxyPeer] = []
 
         def has_come() -> bool:
             peer = backend.accept()
@@ -269,7 +246,7 @@ class TcpLab:
 
     def join(
         self, opened: Any, backend: Backend, version: int = 4, source: str = ""
-    ) -> tuple[Peer, Peer]:
+    ) -> tuple[ProxyPeer, ProxyPeer]:
         """Connect a client; return it, and the endpoint's end."""
         client = self.client(opened, version, source)
         return client, self.accepted(backend)

@@ -15,7 +15,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.descriptors import no_descriptor_left
-from tests.proxy.sockets.lab import LOOPBACK, TcpLab, service_of
+from tests.proxy.sockets.lab import LOOPBACK, TcpLab, refusing, service_of
 from yurttunnel.proxy.sockets.dialer import TcpDialer
 from yurttunnel.proxy.sockets.dialing import MAX_REFUSALS, PLAN
 from yurttunnel.proxy.sockets.listener import PAUSE_SECONDS
@@ -185,10 +185,8 @@ class DialingTests(SynchronousTestCase):
 
     def test_restarted_endpoint_gets_its_client_in_the_next_step(self) -> None:
         """It refused at first, and no other endpoint serves."""
-        held = socket.socket()
+        held, endpoint = refusing()
         self.addCleanup(held.close)
-        held.bind((LOOPBACK[4], 0))
-        endpoint = Endpoint(ip_address(LOOPBACK[4]), held.getsockname()[1])
         opened, _ = self.lab.open(endpoint)
         client = self.lab.client(opened)
         self.until(lambda: self.dialed)

@@ -19,7 +19,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.proxy.sockets.lab import (
     LOOPBACK,
     SECONDS,
-    Peer,
+    ProxyPeer,
     TcpLab,
     descriptors_in_use,
     service_of,
@@ -46,13 +46,13 @@ class RelayTests(SynchronousTestCase):
         self.lab = TcpLab(self)
         self.until = self.lab.until
 
-    def join(self, version: int = 4) -> tuple[Peer, Peer]:
+    def join(self, version: int = 4) -> tuple[ProxyPeer, ProxyPeer]:
         """Connect a client through a proxy socket to an endpoint."""
         backend = self.lab.backend(version)
         self.socket, self.picker = self.lab.open(backend.endpoint, version=version)
         return self.lab.join(self.socket, backend, version)
 
-    def assert_nothing_left(self, client: Peer, server: Peer) -> None:
+    def assert_nothing_left(self, client: ProxyPeer, server: ProxyPeer) -> None:
         """The proxy has closed both of its ends, and counts no connection."""
         self.until(lambda: self.socket.stats().active == 0)
         self.assertEqual((self.lab.count.used, self.picker.counted), (0, 0))
@@ -60,7 +60,7 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(kinds, {Listener})
         self.assertEqual(self.lab.descriptors.writers(), [])
 
-    def fill(self, sender: Peer, end: _End) -> int:
+    def fill(self, sender: ProxyPeer, end: _End) -> int:
         """Send until data waits at the relay's ``end``, and none before it.
 
         Each piece has the size of a read. Return how much was sent.
@@ -369,7 +369,7 @@ class RelayTests(SynchronousTestCase):
         for index in (0, 1):
             ends = self.join()
             one, other = ends[index], ends[1 - index]
-            one.break_off()
+            one.reset_connection()
             self.until(lambda other=other: other.read().reset)
             self.assert_nothing_left(*ends)
 
@@ -378,7 +378,7 @@ class RelayTests(SynchronousTestCase):
         client, server = self.join()
         server.end()
         self.until(lambda: client.read().ended)
-        server.break_off()
+        server.reset_connection()
 
         def is_reset() -> bool:
             try:
@@ -398,7 +398,7 @@ class RelayTests(SynchronousTestCase):
             left = client.send_some(left)
             self.lab.reactor.turn()
         self.assertEqual(len(self.lab.descriptors.writers()), 1)
-        server.break_off()
+        server.reset_connection()
         self.until(lambda: self.socket.stats().active == 0)
         self.assertEqual(self.lab.pipes._in_use, 0)
         self.assert_nothing_left(client, server)

@@ -8,7 +8,7 @@ from twisted.logger import LogLevel
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cluster.fakes import CLOUD, EDGE, node
-from tests.kube.fakes import FakeKubeClient
+from tests.kube.fakes import FakeEvents, FakeKubeClient
 from tests.logged import Logged
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.kube.informer import Informers
@@ -32,17 +32,6 @@ def service(address="10.96.0.5", ports=(HTTPS,), **spec):
     }
 
 
-class Events:
-    """Stores events instead of sending them."""
-
-    def __init__(self):
-        self.recorded = []
-
-    def record(self, involved, type, reason, message):
-        """Store an event."""
-        self.recorded.append((involved, type, reason, message))
-
-
 class ControllerTestCase(SynchronousTestCase):
     """A controller in a cluster with a node on each side of the tunnel."""
 
@@ -56,7 +45,7 @@ class ControllerTestCase(SynchronousTestCase):
         self.client.put(NODES, node("edge-1", "10.0.0.1", labels=EDGE))
         self.client.put(NODES, node("cloud-1", "192.0.2.1", labels=CLOUD))
         self.client.put(SERVICES, service())
-        self.events = Events()
+        self.events = FakeEvents()
         self.make()
         self.addCleanup(self.close)
         self.lines = Logged(self, level=LogLevel.warn)

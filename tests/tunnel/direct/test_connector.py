@@ -24,8 +24,10 @@ from twisted.trial.unittest import TestCase
 from tests.black_hole import BlackHole
 from tests.descriptors import no_descriptor_left
 from tests.e2e.network.namespaces import Namespace
-from tests.tunnel.direct.test_transport import MUCH, Peer, turns, until
+from tests.peer import Peer
+from tests.tunnel.direct.test_transport import MUCH, turns
 from tests.tunnel.direct.users import HalfCloseUser, User
+from tests.waiting import until
 from yurttunnel.tunnel.direct import connector as direct_connector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.reactor import with_transports

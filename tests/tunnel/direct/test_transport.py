@@ -6,12 +6,10 @@ test uses directly, so that it controls the state of both ends.
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import inspect
 import os
 import socket
-from collections.abc import Callable
 from typing import Any
 from unittest import mock
 
@@ -22,7 +20,10 @@ from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 
 from tests.descriptors import no_descriptor_left
-from tests.tunnel.direct.users import HalfCloseUser, Pull, Push, User
+from tests.peer import Peer
+from tests.tunnel.direct.users import HalfCloseUser, Pull, User
+from tests.tunnel.memory import Producer
+from tests.waiting import until
 from yurttunnel.ops.listen import listen_unix
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.reactor import with_transports
@@ -31,46 +32,10 @@ MUCH = os.urandom(64 * 1024) * 160
 """10 MiB: more than any socket's buffers hold."""
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Run the reactor until ``condition()`` holds, within the test's own timeout."""
-    while not condition():
-        await deferLater(reactor, 0)
-
-
 async def turns(count: int = 10) -> None:
     """Run some iterations of the reactor."""
     for _ in range(count):
         await deferLater(reactor, 0)
-
-
-class Peer:
-    """The other end: a socket that only the test uses."""
-
-    def __init__(self, connection: socket.socket) -> None:
-        connection.setblocking(False)
-        self.socket = connection
-        self.received = bytearray()
-        self.ended = False
-        self.reset = False
-
-    def read(self) -> Peer:
-        """Read all available data."""
-        with contextlib.suppress(BlockingIOError):
-            while not (self.ended or self.reset):
-                try:
-                    data = self.socket.recv(1 << 20)
-                except ConnectionResetError:
-                    self.reset = True
-                else:
-                    self.received += data
-                    self.ended = not data
-        return self
-
-    def reset_connection(self) -> None:
-        """Close with a reset."""
-        linger = (1).to_bytes(4, "little") + bytes(4)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
-        self.socket.close()
 
 
 class TransportContract:
@@ -332,10 +297,10 @@ class TransportContract:
         """A push producer is paused while much is buffered, and resumed when all data is sent."""
         user = User()
         peer = await self.connect(user)
-        push = Push()
+        push = Producer()
         user.transport.registerProducer(push, True)
         with self.assertRaises(RuntimeError):
-            user.transport.registerProducer(Push(), True)
+            user.transport.registerProducer(Producer(), True)
         user.transport.write(b"little")
         self.assertEqual(push.told, [])
         user.transport.write(MUCH)
@@ -353,7 +318,7 @@ class TransportContract:
         """Data of the previous one may still be buffered."""
         user = User()
         peer = await self.connect(user)
-        first, second = Push(), Push()
+        first, second = Producer(), Producer()
         user.transport.registerProducer(first, True)
         user.transport.write(MUCH)
         await turns()
@@ -384,7 +349,7 @@ class TransportContract:
         """Twisted's sockets close then, despite the documentation of the method."""
         user = User()
         await self.connect(user)
-        user.transport.registerProducer(Push(), True)
+        user.transport.registerProducer(Producer(), True)
         user.transport.loseConnection()
         await until(lambda: user.lost)
 
@@ -565,7 +530,7 @@ class DirectTransportTests(TransportContract, TestCase):
 
     async def test_an_event_for_both_directions_ends_with_an_abort(self) -> None:
         """Nothing is sent after the abort, and no producer is resumed."""
-        user, push = User(), Push()
+        user, push = User(), Producer()
         peer = await self.connect(user)
         user.transport.registerProducer(push, True)
         user.transport.write(MUCH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, IPushProducer
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
@@ -55,26 +55,6 @@ class HalfCloseUser(User):
     def writeConnectionLost(self) -> None:
         """Record the end of this side's direction."""
         self.note("write lost")
-
-
-@implementer(IPushProducer)
-class Push:
-    """A push producer that records its calls."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def pauseProducing(self) -> None:
-        """Record the call."""
-        self.told.append("pause")
-
-    def resumeProducing(self) -> None:
-        """Record the call."""
-        self.told.append("resume")
-
-    def stopProducing(self) -> None:
-        """Record the call."""
-        self.told.append("stop")
 
 
 @implementer(IPullProducer)

@@ -8,9 +8,10 @@ import uuid
 from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.task import Clock, deferLater
+from twisted.internet.task import Clock
 from zope.interface import implementer
 
+from tests.waiting import until
 from yurtlab.api.resources import PODS
 from yurtlab.api.store import Store
 from yurtlab.node.interfaces import ICommandClient
@@ -18,18 +19,6 @@ from yurtlab.node.pods import Pod, PodSettings
 from yurtlab.node.processes import Process, Program
 
 PYTHON = sys.executable
-TIMEOUT = 20.0
-"""Seconds within which anything in these tests happens, on any machine."""
-
-
-async def until(condition, what="it happens"):
-    """Wait until ``condition()`` is true, and return its result."""
-    deadline = reactor.seconds() + TIMEOUT
-    while not (result := condition()):
-        if reactor.seconds() > deadline:
-            raise AssertionError(f"after {TIMEOUT} s it was still not so that {what}")
-        await deferLater(reactor, 0.005)
-    return result
 
 
 class ClockedReactor(Clock):

@@ -10,14 +10,8 @@ from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 from zope.interface.verify import verifyObject
 
-from tests.yurtlab.node.support import (
-    FakeClient,
-    descriptors,
-    is_running,
-    is_stopped,
-    program,
-    until,
-)
+from tests.waiting import until
+from tests.yurtlab.node.support import FakeClient, descriptors, is_running, is_stopped, program
 from yurtlab.node.command import Command
 from yurtlab.node.interfaces import ICommandClient, ICommandSession
 

@@ -12,7 +12,8 @@ from twisted.logger import capturedLogs
 from twisted.trial.unittest import TestCase
 
 from tests.processes import children_of
-from tests.yurtlab.node.support import PYTHON, Ran, is_running, program, until
+from tests.waiting import until
+from tests.yurtlab.node.support import PYTHON, Ran, is_running, program
 from yurtlab.node import leftovers
 from yurtlab.node.leftovers import (
     VARIABLE,

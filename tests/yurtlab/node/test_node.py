@@ -8,7 +8,8 @@ from pathlib import Path
 from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
-from tests.yurtlab.node.support import container, until
+from tests.waiting import until
+from tests.yurtlab.node.support import container
 from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import LEASES, NODES, PODS
 from yurtlab.api.store import Store

@@ -8,7 +8,8 @@ import os
 from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import TestCase
 
-from tests.yurtlab.node.support import PYTHON, World, container, is_running, until
+from tests.waiting import until
+from tests.yurtlab.node.support import PYTHON, World, container, is_running
 from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import CONFIG_MAPS, EVENTS, PODS, SECRETS
 from yurtlab.node.containers import NO_COMMAND

@@ -12,6 +12,7 @@ from twisted.internet import reactor
 from twisted.trial.unittest import TestCase
 
 from tests.processes import children_of
+from tests.waiting import until
 from tests.yurtlab.node.support import (
     PYTHON,
     ClockedReactor,
@@ -20,7 +21,6 @@ from tests.yurtlab.node.support import (
     is_running,
     is_stopped,
     program,
-    until,
 )
 from yurtlab.node.processes import LINGER_SECONDS, StartFailed
 
