@@ -31,8 +31,12 @@ class EventRecorderTests(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(1_800_000_000)
         self.client = FakeKubeClient(self.clock)
-        self.recorder = EventRecorder(self.clock, self.client, "yurttunnel-server", "host_1")
+        self.make_recorder()
         self.lines = Logged(self)
+
+    def make_recorder(self):
+        """Create a recorder, which is not started."""
+        self.recorder = EventRecorder(self.clock, self.client, "yurttunnel-server", "host_1")
 
     def record(self, message="something", **what):
         """Record an event."""
@@ -186,6 +190,7 @@ class EventRecorderTests(SynchronousTestCase):
     def test_memory_is_bounded(self):
         """The number of remembered events is limited; the least recently used one is evicted."""
         self.patch(events, "MAX_REMEMBERED", 2)
+        self.make_recorder()
         for message in ("a", "b", "a", "c", "b"):
             self.record(message)
         counts = [(event["message"], event["count"]) for event in self.written()]

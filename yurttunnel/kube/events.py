@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 from twisted.application.service import Service
 from twisted.internet.defer import CancelledError, Deferred
@@ -18,6 +18,7 @@ from twisted.logger import Logger
 from yurttunnel.kube.errors import AlreadyExists, ApiError, ApiUnreachable, NotFound
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import EVENTS, Object
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.log import RateLimitedLog
 
@@ -42,7 +43,6 @@ _MAX_NAME = 253
 """Characters of a name (RFC 1123 subdomain)."""
 
 _Key = tuple[str, ...]
-_Value = TypeVar("_Value")
 
 
 @dataclass(slots=True)
@@ -51,25 +51,6 @@ class _SentEvent:
 
     body: Object
     created: bool = False
-
-
-class _RecentlyUsed(Generic[_Value]):
-    """The :data:`MAX_REMEMBERED` most recently used values."""
-
-    def __init__(self) -> None:
-        self._values: OrderedDict[_Key, _Value] = OrderedDict()
-
-    def get(self, key: _Key) -> _Value | None:
-        value = self._values.get(key)
-        if value is not None:
-            self._values.move_to_end(key)
-        return value
-
-    def put(self, key: _Key, value: _Value) -> None:
-        self._values[key] = value
-        self._values.move_to_end(key)
-        if len(self._values) > MAX_REMEMBERED:
-            self._values.popitem(last=False)
 
 
 class EventRecorder(Service):
@@ -89,9 +70,9 @@ class EventRecorder(Service):
         self._client = client
         self._component = component
         self._instance = instance
-        self._sent: _RecentlyUsed[_SentEvent] = _RecentlyUsed()
+        self._sent = BoundedDict[_Key, _SentEvent](MAX_REMEMBERED)
         # The time at which an object's bucket is full again.
-        self._full_again: _RecentlyUsed[float] = _RecentlyUsed()
+        self._full_again = BoundedDict[_Key, float](MAX_REMEMBERED)
         self._waiting: OrderedDict[_Key, _SentEvent] = OrderedDict()
         self._writing: Deferred[None] | None = None
         self._stopped = False
@@ -123,11 +104,11 @@ class EventRecorder(Service):
         sent = self._sent.get(key)
         if sent is None:
             sent = _SentEvent(self._body(about, type, reason, message))
-            self._sent.put(key, sent)
         else:
             sent.body["count"] += 1
             sent.body["lastTimestamp"] = self._timestamp()
             sent.body["involvedObject"] = about
+        self._sent[key] = sent
         # A queued event already includes this repetition.
         if key not in self._waiting and self._is_allowed(identity):
             self._enqueue(key, sent)
@@ -149,10 +130,10 @@ class EventRecorder(Service):
     def _is_allowed(self, identity: _Key) -> bool:
         """Take a token of the object's bucket, and return whether there was one."""
         now = self._clock.seconds()
-        full_again = max(self._full_again.get(identity) or 0.0, now) + REFILL_SECONDS
-        allowed = full_again - now <= BURST * REFILL_SECONDS
-        if allowed:
-            self._full_again.put(identity, full_again)
+        before = max(self._full_again.get(identity, 0.0), now)
+        after = before + REFILL_SECONDS
+        allowed = after - now <= BURST * REFILL_SECONDS
+        self._full_again[identity] = after if allowed else before
         return allowed
 
     def _enqueue(self, key: _Key, sent: _SentEvent) -> None:

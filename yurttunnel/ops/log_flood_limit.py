@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import dataclass
 
 from twisted.logger import ILogObserver, LogEvent, LogLevel
 from zope.interface import implementer
+
+from yurttunnel.ops.bounded_dict import BoundedDict
 
 MAX_SHOWN = 20
 """The maximum number of messages from one place in the code in a period."""
@@ -40,7 +41,7 @@ class FloodLimit:
 
     def __init__(self, observer: ILogObserver) -> None:
         self._observer = observer
-        self._call_sites: OrderedDict[tuple[object, object], _Period] = OrderedDict()
+        self._call_sites = BoundedDict[tuple[object, object], _Period](MAX_CALL_SITES)
 
     def __call__(self, event: LogEvent) -> None:
         """See :class:`ILogObserver`."""
@@ -66,11 +67,9 @@ class FloodLimit:
         now = float(event.get("log_time") or 0)
         period = self._call_sites.get(call_site)
         if period is None:
-            period = self._call_sites[call_site] = _Period(now)
-            if len(self._call_sites) > MAX_CALL_SITES:
-                self._call_sites.popitem(last=False)
+            period = _Period(now)
         # The machine's clock may have been set back.
         elif not 0 <= now - period.since < PERIOD:
             period.since, period.count = now, 0
-        self._call_sites.move_to_end(call_site)
+        self._call_sites[call_site] = period
         return period

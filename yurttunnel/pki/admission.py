@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-from collections import OrderedDict
 
 from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authority import (
     DEFAULT_NODE_LIFETIME,
@@ -279,7 +279,7 @@ class _FailureLimit:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._windows: OrderedDict[str, tuple[float, int]] = OrderedDict()
+        self._windows = BoundedDict[str, tuple[float, int]](_MAX_ADDRESSES)
 
     def check(self, address: str) -> None:
         """Raise :class:`EnrolmentRefused` if the address has too many failures."""
@@ -294,9 +294,7 @@ class _FailureLimit:
     def add(self, address: str) -> None:
         """Count a failure."""
         now = self._clock.seconds()
-        begin, count = self._windows.pop(address, (now, 0))
+        begin, count = self._windows.get(address, (now, 0))
         if now - begin >= FAILURE_WINDOW:
             begin, count = now, 0
         self._windows[address] = (begin, count + 1)
-        if len(self._windows) > _MAX_ADDRESSES:
-            self._windows.popitem(last=False)

@@ -14,7 +14,6 @@ allows it.
 from __future__ import annotations
 
 import hashlib
-from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import replace
 
@@ -23,6 +22,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.pki.identity import (
     NodeIdentity,
     read_identity,
@@ -110,7 +110,7 @@ class NodeIdentification:
         self._clock = clock
         self._accepts_common = accepts_common
         # The time of each node's last warning, the latest last.
-        self._warned: OrderedDict[str, float] = OrderedDict()
+        self._warned = BoundedDict[str, float](MAX_NODES)
         self.counters = CommonCertificateCounters()
 
     def identify(self, certificate: x509.Certificate) -> NodeIdentity:
@@ -129,9 +129,6 @@ class NodeIdentification:
         if now - self._warned.get(node, -WARNING_INTERVAL) < WARNING_INTERVAL:
             return
         self._warned[node] = now
-        self._warned.move_to_end(node)
-        if len(self._warned) > MAX_NODES:
-            self._warned.popitem(last=False)
         self._log.warn(
             "{node}: accepted with a certificate that every agent of yurttunnel 1.2 can get in"
             " the name of any node, because of --accept-common-agent-certificates; upgrade this"

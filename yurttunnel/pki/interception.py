@@ -8,7 +8,6 @@ issues a certificate for either on demand. All have one key, which lasts as long
 from __future__ import annotations
 
 import datetime
-from collections import OrderedDict
 from collections.abc import Collection
 from ipaddress import ip_address
 
@@ -19,6 +18,7 @@ from twisted.logger import Logger
 from twisted.protocols.tls import TLSMemoryBIOProtocol
 
 from yurttunnel.http.authority import BadAuthority, canonical_host
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.pki.authority import Authority, AuthorityExpired
@@ -55,9 +55,8 @@ class InterceptionContexts(CallerContexts):
         self._authority = authority
         self._limited = RateLimitedLog(clock, _log)
         self._key = new_key()
-        self._max_certificates = max_certificates
         # By name or address, the least recently used first.
-        self._certificates: OrderedDict[str, x509.Certificate] = OrderedDict()
+        self._certificates = BoundedDict[str, x509.Certificate](max_certificates)
         default = self._certificate_for(_DEFAULT_HOST)
         super().__init__(authority.credentials(self._key, default), names)
 
@@ -97,13 +96,10 @@ class InterceptionContexts(CallerContexts):
             connection.set_app_data(None)
 
     def _certificate_for(self, host: str) -> x509.Certificate:
-        certificates = self._certificates
-        certificate = certificates.get(host)
+        certificate = self._certificates.get(host)
         if certificate is None or self._needs_renewal(certificate):
-            certificate = certificates[host] = self._issue(host)
-        certificates.move_to_end(host)
-        while len(certificates) > self._max_certificates:
-            certificates.popitem(last=False)
+            certificate = self._issue(host)
+        self._certificates[host] = certificate
         return certificate
 
     def _issue(self, host: str) -> x509.Certificate:

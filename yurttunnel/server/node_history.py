@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import time_of_day
 
 MAX_REMEMBERED = 10_000
@@ -53,8 +54,7 @@ class NodeHistory:
 
     def __init__(self, clock: IReactorTime, max_nodes: int = MAX_REMEMBERED) -> None:
         self._clock = clock
-        self._max_nodes = max_nodes
-        self._nodes: dict[str, NodeHistoryEntry] = {}
+        self._nodes = BoundedDict[str, NodeHistoryEntry](max_nodes)
         self.on_change: list[Callable[[], object]] = []
         """Callbacks for changes to be stored."""
 
@@ -85,8 +85,7 @@ class NodeHistory:
         """Record why a connection of a node has ended, whose session may continue."""
         past = self._nodes.get(node)
         if past is not None:
-            self._nodes[node] = self._with(past, reason)
-            self._changed()
+            self._store(self._with(past, reason))
 
     def lost(self, node: str, reason: str) -> None:
         """Record that a node is unreachable from now on, and why."""
@@ -95,20 +94,14 @@ class NodeHistory:
 
     def restore(self, nodes: list[NodeHistoryEntry]) -> None:
         """Take over the history of an earlier process, the most recently changed last."""
-        self._nodes = {each.node: each for each in nodes[-self._max_nodes :]}
+        self._nodes.clear()
+        self._nodes.update((each.node, each) for each in nodes)
 
     def _with(self, past: NodeHistoryEntry, reason: str) -> NodeHistoryEntry:
         new = Disconnection(time_of_day(self._clock), reason[:MAX_REASON])
         return replace(past, disconnections=(new, *past.disconnections)[:MAX_DISCONNECTIONS])
 
     def _store(self, past: NodeHistoryEntry) -> None:
-        # Removed first, so that the order of the dictionary is chronological.
-        self._nodes.pop(past.node, None)
         self._nodes[past.node] = past
-        if len(self._nodes) > self._max_nodes:
-            del self._nodes[next(iter(self._nodes))]
-        self._changed()
-
-    def _changed(self) -> None:
         for callback in self.on_change:
             callback()

@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from zope.interface import Attribute
 
 from yurttunnel.http.authority import Address, BadAuthority, canonical_host
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
 from yurttunnel.tunnel.shares import OTHER, Holder
@@ -119,7 +120,6 @@ class SessionRegistry:
 
     def __init__(self, clock: IReactorTime, max_remembered: int = 10_000) -> None:
         self._clock = clock
-        self._max_remembered = max_remembered
         # The direct sessions of each node, the newest last, and which of them serves.
         self._direct: dict[str, list[INodeSession]] = {}
         self._serving: dict[str, INodeSession] = {}
@@ -139,7 +139,7 @@ class SessionRegistry:
         self._claims: dict[_Key, list[INodeSession]] = {}
         # The number of keys of each prefix length, by IP version.
         self._prefix_lengths: dict[int, Counter[int]] = {4: Counter(), 6: Counter()}
-        self._last_seen: dict[str, float] = {}
+        self._last_seen = BoundedDict[str, float](max_remembered)
 
     def add(self, session: INodeSession) -> list[INodeSession]:
         """Serve through ``session`` from now on, if it is the fittest.
@@ -349,11 +349,7 @@ class SessionRegistry:
             if isinstance(name, str | Address) and not self.belongs_to_other_node(
                 session.node, str(name)
             ):
-                # Removed first, so that the order of the dictionary is chronological.
-                self._last_seen.pop(str(name), None)
                 self._last_seen[str(name)] = now
-        while len(self._last_seen) > self._max_remembered:
-            del self._last_seen[next(iter(self._last_seen))]
 
 
 def _fitness(session: INodeSession) -> tuple[bool, bool]:

@@ -49,15 +49,17 @@ class EndpointNumbersTests(SynchronousTestCase):
     def test_bounds(self):
         """Removed endpoints and services are not remembered forever."""
         self.patch(affinity, "MAX_REMOVED", 1)
+        self.setUp()
         self.numbers.of(WEB, [])
         self.assertEqual(
             [True, False],
             [self.numbers.of(WEB, [ONE, TWO])[each] == self.first[each] for each in (ONE, TWO)],
         )
         self.patch(affinity, "MAX_SERVICES", 1)
+        self.setUp()
         self.numbers.of(DNS, [ONE])
         self.numbers.of(WEB, [ONE])
-        self.assertEqual(self.first[TWO], EndpointNumbers().of(WEB, [TWO])[TWO])
+        self.assertEqual(self.first[TWO], self.numbers.of(WEB, [TWO])[TWO])
 
 
 class ClientsSetsTests(SynchronousTestCase):
@@ -94,6 +96,7 @@ class ClientsSetsTests(SynchronousTestCase):
     def test_bounds(self):
         """Services are not remembered forever."""
         self.patch(affinity, "MAX_SERVICES", 1)
+        self.setUp()
         self.sets.of(WEB, 7200.0)
         self.sets.of(DNS, 1.0)
         self.assertNotEqual(self.first, self.sets.of(WEB, 7200.0))

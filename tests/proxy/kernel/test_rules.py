@@ -205,6 +205,7 @@ class KernelRulesTests(SynchronousTestCase):
     def test_portals_of_one_that_has_left(self):
         """Earlier connections may lead clients there; its latest portals are known."""
         self.patch(rules, "MAX_FORMER", 1)
+        self.setUp()
         self.apply([2, 3])
         self.assertEqual([PORTAL], list(self.rules.portals(ONE)))
         self.apply([3])

@@ -9,7 +9,7 @@ a new file was created.
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from sqlite3 import Connection
@@ -23,6 +23,7 @@ from yurttunnel.hub.cache.queue import PendingWrite, Tombstone, WriteQueue
 from yurttunnel.hub.cache.versions import Version, is_older, version_of
 from yurttunnel.hub.cache.writes import OVERHEAD, Write, WriteResult, scope_size
 from yurttunnel.hub.media.interfaces import Item, ListMeta
+from yurttunnel.ops.bounded_dict import BoundedDict
 
 MAX_LISTS = 32
 """Maximum number of lists with outstanding pages."""
@@ -91,7 +92,7 @@ class Pages:
             pages = pages._before
 
 
-_Expected = OrderedDict[tuple[Scope, str], tuple[Pages, float]]
+_Expected = BoundedDict[tuple[Scope, str], tuple[Pages, float]]
 """The earlier pages by the continue token of the next page, and the end of their validity."""
 
 
@@ -101,8 +102,8 @@ class PagedLists:
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         # The expected pages; and the pages that were received last, which may be requested again.
-        self._next: _Expected = OrderedDict()
-        self._last: _Expected = OrderedDict()
+        self._next = _Expected(MAX_LISTS)
+        self._last = _Expected(MAX_LISTS)
 
     def find(self, scope: Scope, token: str) -> Pages | None:
         """Return the pages before the one that continues with ``token``."""
@@ -114,18 +115,11 @@ class PagedLists:
         """Record that the page that continues with ``token`` was received."""
         last = self._next.pop((scope, token), None)
         if last is not None:
-            _put(self._last, (scope, token), last)
+            self._last[scope, token] = last
 
     def expect(self, scope: Scope, token: str, pages: Pages) -> None:
         """Record that a page that continues with ``token`` may follow."""
-        _put(self._next, (scope, token), (pages, self._clock.seconds() + PAGE_SECONDS))
-
-
-def _put(expected: _Expected, key: tuple[Scope, str], value: tuple[Pages, float]) -> None:
-    expected[key] = value
-    expected.move_to_end(key)
-    if len(expected) > MAX_LISTS:
-        expected.popitem(last=False)
+        self._next[scope, token] = pages, self._clock.seconds() + PAGE_SECONDS
 
 
 class Page(Write):

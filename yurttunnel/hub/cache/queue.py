@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -14,6 +14,7 @@ from yurttunnel.hub.cache.events import StoreEvent
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.versions import Version, is_older
 from yurttunnel.hub.cache.writes import MAX_BATCH_SIZE, Change, Changes, Key, MarkIncomplete, Write
+from yurttunnel.ops.bounded_dict import BoundedDict
 
 MAX_TOMBSTONES = 2_000
 """Maximum number of remembered deletions, which late lists and watches must not undo."""
@@ -84,7 +85,7 @@ class WriteQueue:
         self._last_changes: Changes | None = None
         self._barriers: dict[int, list[Deferred[None]]] = {}
         self._pending: deque[PendingWrite] = deque()
-        self._tombstones: OrderedDict[Key, Tombstone] = OrderedDict()
+        self._tombstones = BoundedDict[Key, Tombstone](MAX_TOMBSTONES)
         # Those among the writes, of which there may be very many.
         self._markers: set[MarkIncomplete] = set()
         # The write behind lists that were overtaken by newer data, and its pending write.
@@ -122,9 +123,8 @@ class WriteQueue:
         tombstone, scope_exit = self._tombstones.get(key), change.scope_exit
         is_late = tombstone is not None and is_older(change.version, tombstone.version)
         if not is_late and change.item is None and isinstance(change.version, int):
-            self._add_tombstone(
-                key, Tombstone(change.version, None if scope_exit is None else scope_exit.part)
-            )
+            part = None if scope_exit is None else scope_exit.part
+            self._tombstones[key] = Tombstone(change.version, part)
         changes = None if is_late else self._target_of(key, change)
         # What an object has left is written with its removal, in one transaction.
         target = changes or (self._last() if scope_exit is not None else None)
@@ -322,12 +322,6 @@ class WriteQueue:
         done: Deferred[None] = Deferred()
         self._barriers.setdefault(id(last), []).append(done)
         return done
-
-    def _add_tombstone(self, key: Key, tombstone: Tombstone) -> None:
-        self._tombstones[key] = tombstone
-        self._tombstones.move_to_end(key)
-        if len(self._tombstones) > MAX_TOMBSTONES:
-            self._tombstones.popitem(last=False)
 
     def _target_of(self, key: Key, change: Change) -> Changes | None:
         """Return where a change belongs, ``None`` if a newer one is queued."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sqlite3
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
 from pathlib import Path
@@ -41,6 +40,7 @@ from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.cache.writer import Writer
 from yurttunnel.hub.cache.writes import Change, Key, ScopeExit
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import Jobs
@@ -120,11 +120,11 @@ class Cache(Service):
         self._used: set[Collection] = set()
         self._hours = LoopingCall(self._count_hour)
         self._hours.clock = clock
-        self._accepted: OrderedDict[bytes, tuple[str, float]] = OrderedDict()
+        self._accepted = BoundedDict[bytes, tuple[str, float]](_MAX_ACCEPTED)
         # Those of them that have to be written again.
         self._unwritten_tokens: set[bytes] = set()
         # Tokens that an earlier run may have stored, to be deleted in this order.
-        self._refused_tokens: dict[bytes, None] = {}
+        self._refused_tokens = BoundedDict[bytes, None](_MAX_REFUSED)
 
     @property
     def stats(self) -> CacheStats:
@@ -259,8 +259,6 @@ class Cache(Service):
         if self._accepted.get(digest) == (owner, until):
             return
         self._accepted[digest] = owner, until
-        if len(self._accepted) > _MAX_ACCEPTED:
-            self._accepted.popitem(last=False)
         self._refused_tokens.pop(digest, None)
         self._write_token(digest)
 
@@ -287,8 +285,6 @@ class Cache(Service):
             self._writer.own.put(tokens.delete([digest]))
             return
         self._refused_tokens[digest] = None
-        if len(self._refused_tokens) > _MAX_REFUSED:
-            del self._refused_tokens[next(iter(self._refused_tokens))]
 
     def _defect(self, failure: Failure) -> None:
         self._log.failure("Defect: hours are not counted, so no client is evicted", failure)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -22,6 +21,7 @@ from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 
 from yurttunnel.hub.request.requests import ApiRequest, Caller
+from yurttunnel.ops.bounded_dict import BoundedDict
 
 SETTLE = 1.0
 """The delay in seconds from a change to the round that it causes."""
@@ -61,7 +61,7 @@ class TrackedWatches(Service):
         self._clock = clock
         self._watches: set[_Watch] = set()
         # Each with the end of its validity.
-        self._lists: OrderedDict[bytes, tuple[State, float]] = OrderedDict()
+        self._lists = BoundedDict[bytes, tuple[State, float]](MAX_LISTS)
         self._round: IDelayedCall | None = None
         self._next_round = 0.0
 
@@ -85,9 +85,6 @@ class TrackedWatches(Service):
 
     def _remember(self, key: bytes, state: State, seconds: float = math.inf) -> None:
         self._lists[key] = state, self._clock.seconds() + seconds
-        self._lists.move_to_end(key)
-        if len(self._lists) > MAX_LISTS:
-            self._lists.popitem(last=False)
 
     def track(
         self,

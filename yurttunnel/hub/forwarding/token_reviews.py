@@ -6,7 +6,6 @@ others to any user. So the hub itself asks the API, with the token.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable
 
 from twisted.internet.defer import CancelledError, Deferred, succeed
@@ -19,6 +18,7 @@ from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.request.callers import read_token
 from yurttunnel.hub.upstream.calls import TokenRejected
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import time_of_day
 
 REVIEW_SECONDS = 3600.0
@@ -72,8 +72,8 @@ class TokenReviews:
         self._cache = cache
         self._user_of = user_of
         # By digest, the most recently used last; each token is in one of them.
-        self._owned: OrderedDict[bytes, _TokenState] = OrderedDict()
-        self._unowned: OrderedDict[bytes, _TokenState] = OrderedDict()
+        self._owned = BoundedDict[bytes, _TokenState](_MAX_TOKENS)
+        self._unowned = BoundedDict[bytes, _TokenState](_MAX_TOKENS)
         self._reviews: set[Deferred[None]] = set()
         self._places = SharedLimit(_MAX_REVIEWS)
 
@@ -132,9 +132,6 @@ class TokenReviews:
             target, other = other, target
         other.pop(digest, None)
         target[digest] = state
-        target.move_to_end(digest)
-        if len(target) > _MAX_TOKENS:
-            target.popitem(last=False)
 
     def _begin_review(self, token: str, state: _TokenState, share_holder: str | None) -> None:
         state.reviewed_at = self._clock.seconds()

@@ -15,33 +15,28 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection
-from typing import TypeVar
 
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.proxy.rules.nftables.table import FAMILIES
 from yurttunnel.proxy.state.virtual_services import Endpoint, Key
 
 MAX_REMOVED, MAX_SERVICES = 4096, 16384
 """The maximum number of removed endpoints, and of services, to remember; the oldest are dropped."""
 
-_K = TypeVar("_K")
-_V = TypeVar("_V")
-
 
 class EndpointNumbers:
     """The numbers of endpoints; an endpoint that stays has the same number in each process."""
 
     def __init__(self) -> None:
-        self._present: dict[Key, frozenset[Endpoint]] = {}
-        self._returns: dict[tuple[Key, Endpoint], int] = {}
+        self._present = BoundedDict[Key, frozenset[Endpoint]](MAX_SERVICES)
+        self._returns = BoundedDict[tuple[Key, Endpoint], int](MAX_REMOVED)
 
     def of(self, key: Key, endpoints: Collection[Endpoint]) -> dict[Endpoint, int]:
         """Return the numbers of the endpoints that a service has from now on."""
         present = frozenset(endpoints)
-        for removed in sorted(self._present.pop(key, frozenset()) - present):
-            self._returns[key, removed] = self._returns.pop((key, removed), 0) + 1
+        for removed in sorted(self._present.get(key, frozenset()) - present):
+            self._returns[key, removed] = self._returns.get((key, removed), 0) + 1
         self._present[key] = present
-        _keep_newest(self._returns, MAX_REMOVED)
-        _keep_newest(self._present, MAX_SERVICES)
         return {each: _number(each, self._returns.get((key, each), 0)) for each in endpoints}
 
 
@@ -53,16 +48,15 @@ class ClientsSets:
     """
 
     def __init__(self) -> None:
-        self._known: dict[Key, tuple[float, str]] = {}
+        self._known = BoundedDict[Key, tuple[float, str]](MAX_SERVICES)
 
     def of(self, key: Key, seconds: float) -> str:
         """Return the suffix for the set's name; ``seconds`` is the timeout from now on."""
         shorter = f"{seconds:.0f}"
-        former, name = self._known.pop(key, (seconds, shorter))
+        former, name = self._known.get(key, (seconds, shorter))
         if seconds < former:
             name = f"{shorter} again" if name == shorter else shorter
         self._known[key] = seconds, name
-        _keep_newest(self._known, MAX_SERVICES)
         return name
 
 
@@ -79,11 +73,6 @@ def is_known(version: int, number: int, clients: str) -> str:
 def remember(version: int, number: int, clients: str, seconds: float) -> str:
     """Return the statement that assigns the endpoint to the client for this time from now on."""
     return f"update @{clients} {{ {_client(version, number)} timeout {seconds:.0f}s }}"
-
-
-def _keep_newest(known: dict[_K, _V], max_entries: int) -> None:
-    while len(known) > max_entries:
-        del known[next(iter(known))]
 
 
 def _client(version: int, number: int) -> str:

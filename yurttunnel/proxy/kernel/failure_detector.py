@@ -16,6 +16,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.prober import Outcome
@@ -61,7 +62,7 @@ class FailureDetector:
         self._limited = RateLimitedLog(clock, self._log)
         self._attempts: deque[tuple[float, Attempt]] = deque(maxlen=MAX_ATTEMPTS)
         self._next_check: IDelayedCall | None = None
-        self._answered: dict[Target, float] = {}
+        self._answered = BoundedDict[Target, float](MAX_ATTEMPTS)
         self._probing: set[Target] = set()
 
     def attempted(self, attempt: Attempt) -> None:
@@ -106,11 +107,8 @@ class FailureDetector:
             )
 
     def _note_answer(self, target: Target) -> None:
-        self._answered.pop(target, None)
         self._answered[target] = self._clock.seconds()
         self._ejections.answered(target)
-        while len(self._answered) > MAX_ATTEMPTS:
-            del self._answered[next(iter(self._answered))]
 
     def suspect(self, target: Target) -> None:
         """Probe an endpoint that may be dead, and others to which a client may be sent instead."""

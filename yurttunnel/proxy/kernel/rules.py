@@ -12,6 +12,7 @@ from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.http.deadlines import Deadlines
+from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.kernel.connections import MAX_PORTALS
@@ -66,7 +67,7 @@ class KernelRules:
         self._delete_entries = delete_entries
         self._limited = RateLimitedLog(clock, self._log)
         # The portals of endpoints that have been removed from a service, the oldest first.
-        self._former_portals: dict[Target, Collection[Portal]] = {}
+        self._former_portals = BoundedDict[Target, Collection[Portal]](MAX_FORMER)
         self._lock = DeferredLock()
         self._proxied: Sequence[ProxiedService] | None = None
         # The services by endpoint, and by name; computed when they are first needed.
@@ -175,12 +176,10 @@ class KernelRules:
 
     def _remember_portals(self, target: Target, portals: Collection[Portal]) -> None:
         """Keep the portals of a service from which an endpoint is removed."""
-        known = dict.fromkeys(self._former_portals.pop(target, ()))
+        known = dict.fromkeys(self._former_portals.get(target, ()))
         # The latest ones only: no more are searched.
         latest = islice(dict.fromkeys(portals) | known, MAX_PORTALS)
         self._former_portals[target] = tuple(latest)
-        if len(self._former_portals) > MAX_FORMER:
-            del self._former_portals[next(iter(self._former_portals))]
 
     def _reconsider_siblings(self, target: Target) -> None:
         for proxied in self._services_of(target):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -10,6 +9,8 @@ from typing import Any, Generic, TypeVar
 from twisted.internet.defer import Deferred, gatherResults, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.python.failure import Failure
+
+from yurttunnel.ops.bounded_dict import BoundedDict
 
 Result = TypeVar("Result")
 
@@ -44,9 +45,8 @@ class SingleFlightCache(Generic[Result]):
     ) -> None:
         self._clock = clock
         self._counters = counters
-        self._max_entries = max_entries
-        self._positive: OrderedDict[bytes, _Entry[Result]] = OrderedDict()
-        self._negative: OrderedDict[bytes, _Entry[Result]] = OrderedDict()
+        self._positive = BoundedDict[bytes, _Entry[Result]](max_entries)
+        self._negative = BoundedDict[bytes, _Entry[Result]](max_entries)
         self._waiting: dict[bytes, list[Deferred[Result]]] = {}
         self._fetches: dict[bytes, Deferred[None]] = {}
 
@@ -112,8 +112,6 @@ class SingleFlightCache(Generic[Result]):
     def _store(self, key: bytes, entry: _Entry[Result]) -> None:
         entries = self._positive if entry.result else self._negative
         entries[key] = entry
-        while len(entries) > self._max_entries:
-            entries.popitem(last=False)
 
     def _notify_waiters(self, key: bytes, result: Result | Failure) -> None:
         self._fetches.pop(key, None)
