@@ -1,5 +1,5 @@
-"""What measures, or holds programs to a time, and so runs alone, or beside its like (``quiet``).
+"""Tests that measure, or require a time, and so run alone, or beside each other (``quiet``).
 
-It lies together so that it runs in one go: between two tests of which each runs alone no other
-one has to begin and to be waited for.
+They are in one package so that they run one after the other: otherwise each of them would wait
+for a test that has started before it.
 """

@@ -1,11 +1,11 @@
-"""Interactive echoes through a CONNECT socket, in a process of their own.
+"""Interactive echoes through a CONNECT socket, in a separate process.
 
-It is target and client at once, with blocking sockets and nothing beside them, so that the load
-that a test makes in its own process does not count as latency of the tunnel.
+It is target and client, with blocking sockets only, so that the load of a test's own process does
+not count as latency of the tunnel.
 
-``echo_probe.py SOCKET SECONDS`` makes one echo. Each message goes through the tunnel and
-then once more directly, which shows what the machine itself had to give at that moment. It prints
-the round trips in seconds as JSON: lists ``tunnel`` and ``direct``.
+``echo_probe.py SOCKET SECONDS`` runs echoes for that time. It sends each message through the
+tunnel and then directly, which measures the latency of the machine at that moment. It prints the
+round trips in seconds as JSON: lists ``tunnel`` and ``direct``.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import threading
 import time
 
 INTERVAL = 0.005
-"""Seconds between two messages."""
+"""The interval between messages, in seconds."""
 
 SECONDS = 20
-"""How long an answer may take."""
+"""The timeout of an answer, in seconds."""
 
 
 def serve(connection: socket.socket) -> None:
-    """Echo one connection to its end."""
+    """Echo the data of one connection until its end."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     with connection:
         while data := connection.recv(4096):
@@ -44,14 +44,14 @@ def receive(connection: socket.socket, ending: bytes | None, length: int) -> byt
 
 
 def accept(listener: socket.socket) -> None:
-    """Echo each connection in a thread of its own."""
+    """Echo each connection in a separate thread."""
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
 def round_trip(connection: socket.socket, message: bytes) -> float:
-    """Send a message and return the seconds until it was back."""
+    """Send a message; return the round trip in seconds."""
     started = time.perf_counter()
     connection.sendall(message)
     answer = receive(connection, None, len(message))

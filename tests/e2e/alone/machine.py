@@ -1,4 +1,4 @@
-"""How fast this machine is, so that a bound of seconds means the same on any."""
+"""The speed of this machine, by which tests scale limits in seconds."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ import sys
 _LIBRARIES = (
     "twisted.internet.epollreactor, twisted.application.service, OpenSSL.SSL, cryptography.x509"
 )
-"""What each of the programs stands on, and nothing of ours."""
+"""Libraries that all programs import, without modules of this project."""
 
 _SECONDS = 0.2
-"""Processor time of their loading on a machine for which bounds of seconds are right. An estimate:
-on a slow one a first answer took 1.9 times as long as they did, and 0.31 to 0.42 s on that of the
-figures in docs/performance.md, where they were not timed."""
+"""The CPU time of importing them on a machine to which limits in seconds apply unchanged. An
+estimate: on a slow machine a first answer took 1.9 times as long as the imports, and 0.31 to
+0.42 s on the machine of docs/performance.md, where the imports were not timed."""
 
 _TIMES = 3
 
 
 def slowness() -> float:
-    """Return how many times as long something may take here, at least 1.
+    """Return the factor by which limits in seconds are extended here, at least 1.
 
-    It is told by what the libraries take that are not ours, at the best of some times, so that
-    more that is loaded or waited for by a program is seen on a slow machine as well.
+    It is derived from the best of several import times of third-party libraries only, so that
+    a program that itself imports or waits more fails its test on a slow machine as well.
     """
     return max(1.0, min(_loading() for _ in range(_TIMES)) / _SECONDS)
 

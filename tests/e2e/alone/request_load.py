@@ -1,13 +1,13 @@
-"""HTTP requests at a steady rate through the port for requests to kubelets, in an own process.
+"""HTTP requests to a kubelet through the server at a constant rate, in a separate process.
 
-It is caller and kubelet at once, with blocking sockets and nothing beside them, so that the load
-that a test makes in its own process takes no part in it.
+It is caller and kubelet, with blocking sockets only, so that the load of a test's own process does
+not affect it.
 
-``request_load.py PORT NODE CALLERS RATE`` has ``CALLERS``, each on a connection of its own, make
-``RATE`` new requests a second together, or as many as they get. It prints ``connected`` before the
-first one, then for each line of its input how many a second there were since the line before, and
-ends with its input. An answer that is not the one to its request, or that takes more than
-:data:`SECONDS`, ends it with a sentence and status 1.
+``request_load.py PORT NODE CALLERS RATE`` runs ``CALLERS`` callers, each with its own connection,
+which send ``RATE`` requests/s in total, or as many as possible. It prints ``connected`` before the
+first request, then for each line of its input the requests/s since the previous line, and exits at
+the end of its input. A wrong answer, or one that takes longer than :data:`SECONDS`, ends it with a
+message and status 1.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ import time
 from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 
 SECONDS = 20
-"""How long an answer may take."""
+"""The timeout of an answer, in seconds."""
 
 MAX_LATENESS = 1.0
-"""What a caller is late by more than this, in seconds, it does not make up for."""
+"""A caller that is later than this, in seconds, skips the requests that it has missed."""
 
 _END = b"\r\n\r\n"
 
 
 def serve(connection: socket.socket) -> None:
-    """Answer each request with its target."""
+    """Respond to each request with its target."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     data = b""
     with connection:
@@ -42,14 +42,14 @@ def serve(connection: socket.socket) -> None:
 
 
 def accept(listener: socket.socket) -> None:
-    """Serve each connection in a thread of its own."""
+    """Serve each connection in a separate thread."""
     while True:
         connection, _ = listener.accept()
         threading.Thread(target=serve, args=(connection,), daemon=True).start()
 
 
 def ask(connection: socket.socket, host: bytes, target: bytes) -> None:
-    """Make a request, and wait for the whole answer, which has to be its target."""
+    """Send a request, and wait for the complete response, which must be its target."""
     connection.sendall(b"GET %s HTTP/1.1\r\nHost: %s\r\n\r\n" % (target, host))
     data = b""
     while _END not in data or len(data.partition(_END)[2]) < len(target):
@@ -63,7 +63,7 @@ def ask(connection: socket.socket, host: bytes, target: bytes) -> None:
 
 
 class Load:
-    """The callers, and how many requests each has made."""
+    """The callers, and the number of requests of each."""
 
     def __init__(self, port: int, host: bytes, callers: int, rate: float) -> None:
         self._host = host
@@ -75,7 +75,7 @@ class Load:
         ]
 
     def call(self, number: int) -> None:
-        """Make the requests of one caller."""
+        """Send the requests of one caller."""
         connection = self.connections[number]
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         due = time.monotonic() + self._interval * number / len(self._counts)
@@ -85,7 +85,7 @@ class Load:
             due = max(due + self._interval, time.monotonic() - MAX_LATENESS)
 
     def tell(self) -> None:
-        """Print the rate for each line of the input, until that ends."""
+        """Print the rate for each line of the input, until it ends."""
         before, since = 0, time.monotonic()
         for _ in sys.stdin:
             count, now = sum(self._counts), time.monotonic()
@@ -95,7 +95,7 @@ class Load:
 
 
 def main(port: str, node: str, callers: str, rate: str) -> None:
-    """Make the load."""
+    """Run the load."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=1000)
     threading.Thread(target=accept, args=(listener,), daemon=True).start()
     host = f"{node}:{listener.getsockname()[1]}".encode()

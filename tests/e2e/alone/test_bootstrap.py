@@ -11,11 +11,11 @@ from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import NODES, SERVERS, World
 
 MAX_SECONDS = 15.0
-"""How long it may take from the start of two servers and three agents to the last log; measured
-alone, at the best of up to three starts."""
+"""The maximum time from the start of two servers and three agents to the last log, in seconds;
+measured alone, and for the best of up to three starts."""
 STARTS = 3
 WAIT_SECONDS = 60.0
-"""How long it is waited for, so that a slow start tells how long it took."""
+"""The timeout of the test, in seconds, which is longer so that a slow start is measured."""
 
 
 class BootstrapTests(ClusterTestCase):

@@ -14,11 +14,10 @@ from tests.e2e.hub.programs import Hub
 from tests.e2e.hub.support import HubTestCase
 
 FIRST_ANSWER_SECONDS = 0.5
-"""Where the libraries load as quickly as :mod:`tests.e2e.alone.machine` takes it."""
+"""The limit in seconds for the reference machine of :mod:`tests.e2e.alone.machine`."""
 
 STARTS = 5
-"""How many starts there are, of which the best one counts: this is the program's time, not that of
-what else the machine does.
+"""The maximum number of starts; the best one counts, because other programs use the machine, too.
 """
 
 
@@ -42,9 +41,7 @@ class FirstAnswerTests(HubTestCase):
         return reactor.seconds() - began - hub.waited()
 
     async def assert_quick(self, hub: Hub) -> None:
-        """Require a first response in time for the best of several starts, with as few as
-        possible.
-        """
+        """Start a hub until its first response is in time, at most :data:`STARTS` times."""
         allowed = FIRST_ANSWER_SECONDS * slowness()
         times: list[float] = []
         while len(times) < STARTS and min(times, default=allowed) >= allowed:

@@ -30,26 +30,26 @@ from tests.e2e.programs import MEBIBYTE, Program, Tunnel, max_growth
 PROBE = Path(__file__).with_name("echo_probe.py")
 
 ECHO_P99 = 0.020
-"""Seconds: the p99 of an interactive echo on loopback, whatever runs beside it, but for what the
-machine takes (:data:`CONCURRENCY`); so many times more on one that is slower (:func:`slowness`)."""
+"""The maximum p99 of an interactive echo on loopback, in seconds, beside any load. The latency of
+the machine is added (:data:`CONCURRENCY`), and :func:`slowness` is a factor on slow machines."""
 
 CONCURRENCY = 3
-"""How often as many processes are woken through the tunnel as directly: caller, server, agent,
-target, agent, server, and caller again. The machine may take so many times what it takes of a
-direct echo in the same moments."""
+"""The ratio of wakeups of processes through the tunnel to those of a direct echo: caller, server,
+agent, target, agent, server, and caller again. The latency of the machine may be this multiple of
+that of a direct echo at the same time."""
 
 TRIES = 3
 """How often more echoes are measured until all of them together are quick: of the 200 in three
-seconds beside two busy loops, the two slowest decide."""
+seconds beside two busy loops, the two slowest determine the p99."""
 
 EVEN = 0.7
 """The slowest of equal bulk streams moves at least this share of what the fastest moves."""
 
 STALLED_READERS = 200
-"""Stalled streams of the test that has many."""
+"""The number of stalled streams in the test with many of them."""
 
 READ_LIMIT = 2 * MEBIBYTE
-"""What each of them reads before it stalls, so that its window has grown if there was room."""
+"""The bytes that each of them reads before it stalls, so that its window grows if it may."""
 
 
 class IsolationTests(LeakTestCase):
@@ -151,7 +151,7 @@ class IsolationTests(LeakTestCase):
             await self.inside_bounds(program, prefix, before[prefix], STALLED_READERS)
 
     async def at_rest(self, target: Target) -> None:
-        """Wait until no source of the target has sent anything for half a second."""
+        """Wait until no source of the target has sent data for half a second."""
         sent = None
         while sent != (sent := [source.payload.sent for source in target.peers]):
             await self.pause(0.5)
@@ -159,7 +159,7 @@ class IsolationTests(LeakTestCase):
     async def test_four_stalled_targets_disturb_nobody(self) -> None:
         """The same if the targets read nothing."""
         tunnel = await self.start_tunnel()
-        # They end before the look at what is left: a stream is there until its target has all.
+        # They end before the check for remaining streams: a stream ends with its last data.
         stalled = self.listen(Stalled)
         before = {prefix: program.resident() for program, prefix in self.programs(tunnel)}
         uploads = []

@@ -23,7 +23,7 @@ from tests.e2e.support import which
 from tests.e2e.terminals import Terminal
 
 SECONDS = 90.0
-"""From the installation to the answer."""
+"""The maximum seconds from the installation to the response."""
 
 SERVER, NODE = "home", "edge-1"
 
@@ -41,18 +41,18 @@ class NewUserTests(InstallingTestCase):
     """Two machines behind NAT, and three commands."""
 
     def sit_down(self, machine: str) -> Terminal:
-        """Open a terminal on a machine, in its checkout."""
+        """Open a terminal on a machine, in its checkout of the repository."""
         home = f"{self.directory}/{machine}"
         environment = {
-            # The Python of the tests, and otherwise what every machine has.
+            # The Python of the tests, and otherwise the programs of a minimal system.
             "PATH": f"{Path(sys.executable).resolve().parent}:{os.defpath}",
             "LANG": "C.UTF-8",
-            # No index can be asked here; the packages of the tests are lent afterwards.
+            # No package index is reachable here; the packages of the tests are added afterwards.
             "PIP_NO_DEPS": "1",
             "PIP_NO_BUILD_ISOLATION": "0",  # As --no-build-isolation: pip takes it for the result.
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PYTHONPATH": self.tools,
-            # Who is root here keeps what root has on this machine.
+            # Root keeps the capabilities that it has on this machine.
             "YURTTUNNEL_STATE_DIR": f"{home}/state",
             "YURTTUNNEL_NODE_NAME": machine,
         }
@@ -96,7 +96,7 @@ class NewUserTests(InstallingTestCase):
         await self.installed(NODE, edge)
         installed = reactor.seconds()
 
-        # As the README says of a machine that nodes know by another address than its own.
+        # As in the README for a server whose nodes use another address than its own.
         cloud.type(f"{first} --cert-ips {server_address}")
         second = await self.eventually(
             lambda: cloud.find_line(r"YURTTUNNEL_JOIN_TOKEN=\S+ yurttunnel agent .*"),
@@ -126,14 +126,14 @@ class NewUserTests(InstallingTestCase):
         print(f"\n{elapsed:.1f} s, {installed - began:.1f} s of it for the installation")
         self.assertLess(elapsed, SECONDS)
 
-        # What the server has told besides works with a node's name in the place of NODE.
+        # The server's other commands work with a node's name instead of NODE.
         general = cloud.find_line(r"yurttunnel forward add 9000=NODE/NODE:80 .*")
         general = general.partition("  ")[0].replace("NODE", NODE)
         other.type(general.replace("9000", "9001") + " && curl -sS http://127.0.0.1:9001/")
         await self.eventually(
             lambda: other.screen().count("\nhello") == 2, "it leads there, too", READY_SECONDS
         )
-        # And so does what the README goes on with.
+        # The commands that follow in the README work, too.
         for line in later:
             other.type(line.partition("#")[0].replace("9000", "9002").replace("NODE", NODE))
         other.type("curl -sS --max-time 20 http://127.0.0.1:9002/")
@@ -148,4 +148,4 @@ class NewUserTests(InstallingTestCase):
             try:
                 self.assertNotIn(secret, (process / "cmdline").read_text("utf-8", "replace"))
             except (FileNotFoundError, ProcessLookupError):
-                continue  # It has ended meanwhile.
+                continue  # It may have ended already.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.e2e.test_standalone import StandaloneTestCase
 
 READY_SECONDS = 1.0
-"""A program is ready in less than this, without what others use of the processors meanwhile;
-measured alone, at the best of three starts."""
+"""The maximum seconds until a program is ready, without the time of others on the processors;
+measured alone, and for the best of three starts."""
 
 
 class StartTests(StandaloneTestCase):
-    """How long a start takes."""
+    """The duration of a start."""
 
     async def test_both_are_ready_in_less_than_a_second(self) -> None:
         """Each is ready within a second at its first start, including keys and certificates."""

@@ -20,24 +20,24 @@ from tests.e2e.programs import OTHER_GROWTH, ROOT, Program, Server
 AGENTS = 300
 
 MAX_RETURN = 60.0
-"""Seconds after which every agent has to be back."""
+"""The seconds within which all agents must reconnect."""
 
 DIAL_SECONDS = 5.0
-"""How long a dial may take while all the others come back, also on a busy machine."""
+"""The maximum seconds of a dial while all others reconnect, on a busy machine as well."""
 
 DOWN_SECONDS = 4.0
-"""How long the server is away: as a machine is that starts anew, at the quickest."""
+"""The seconds for which the server is down: the shortest reboot of a machine."""
 
 BUSIEST_SHARE = 0.6
-"""The most of the agents that may come back within one second. Their next attempts lie within
-five seconds after so long, most of them in the first two: 109 of 300 were the most in 200 runs
-by the numbers alone, to which comes what a busy machine puts off."""
+"""The maximum share of agents that reconnect within one second. After so long an outage their next
+attempts are within five seconds, most of them in the first two: 109 of 300 were the maximum in
+200 simulated runs, and a busy machine delays some."""
 
 LINES_EACH = 3
-"""Lines that the server may log for each agent that comes back; it is one."""
+"""The maximum number of lines that the server logs for each reconnected agent; it logs one."""
 
 MAX_WARNINGS = 40
-"""Warnings that a program may log in all: twenty of one kind a minute are shown."""
+"""The maximum number of warnings of a program: at most twenty of one kind are logged per minute."""
 
 
 class ManyAgents(Program):
@@ -88,7 +88,7 @@ def warnings(lines: list[str]) -> list[str]:
 
 
 class StormTests(LeakTestCase):
-    """SIGKILL of a server with 300 agents, and a new one in its place a little later.
+    """SIGKILL of a server with 300 agents, and a new one in its place some seconds later.
 
     Results depend on the CPU time that the processes get.
     """
@@ -141,7 +141,7 @@ class StormTests(LeakTestCase):
         """Return whether the server is up, and has a session with the test's node."""
         try:
             return any(each["node"] == "edge-1" for each in await server.agents())
-        except Exception:  # Nothing listens on its meta port yet; the caller has a deadline.
+        except Exception:  # The meta port does not listen yet; the caller has a deadline.
             return False
 
     def assert_spread(self, returns: list[float]) -> None:

@@ -1,4 +1,4 @@
-"""What stands between a real kube-apiserver and several servers' sockets for HTTP CONNECT."""
+"""A balancer between a real kube-apiserver and several servers' sockets for HTTP CONNECT."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from twisted.internet.protocol import Factory, Protocol
 
 
 class Balancer(Factory):
-    """Passes connections on to the first of the sockets at ``paths()`` that takes them."""
+    """Forwards connections to the first of the sockets at ``paths()`` that accepts them."""
 
     noisy = False
 
@@ -20,11 +20,11 @@ class Balancer(Factory):
         self._paths = paths
 
     def buildProtocol(self, addr):
-        """Take a connection."""
+        """Accept a connection."""
         return _Side(self.connect)
 
     async def connect(self, caller) -> None:
-        """Join a connection to a server."""
+        """Connect an accepted connection to a server."""
         caller.transport.pauseProducing()
         for path in self._paths():
             endpoint = UNIXClientEndpoint(self._reactor, path)
@@ -37,7 +37,7 @@ class Balancer(Factory):
 
 
 class _Side(Protocol):
-    """One side of a connection that is passed on; ``begin`` finds the other one."""
+    """One side of a forwarded connection; ``begin`` connects the other one."""
 
     def __init__(self, begin=None, other=None) -> None:
         self._begin = begin

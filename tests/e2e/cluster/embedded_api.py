@@ -1,4 +1,4 @@
-"""The API of a cluster, at an address where the parts of a cluster find it."""
+"""The API of a cluster, at an address that all its components can reach."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from yurttunnel.tunnel import tls
 
 
 class KubeletTLS(RotatingContexts):
-    """The TLS of kube-apiserver toward kubelets, as it is with kubeadm: it names the node, whose
-    name leads to the Service, and verifies nobody.
+    """The TLS of kube-apiserver as a client of kubelets, as configured by kubeadm: SNI is the name
+    of the node, and the kubelet's certificate is not verified.
     """
 
     def creator(self, server_name):
-        """Return what makes connections for a node."""
+        """Return the creator of TLS connections to a node."""
         return _Creator(self._context, server_name)
 
     def _build(self, credentials):
@@ -48,11 +48,11 @@ class _Creator:
 
 
 class EmbeddedAPI:
-    """An API with ``credentials`` that knows itself to kubelets by ``caller``.
+    """An API with ``credentials`` that authenticates to kubelets with ``caller``.
 
     It reaches nodes through the servers that ``servers()`` lists. ``store`` has its objects,
-    ``requests`` who has asked for what: name, attributes, and whether that was allowed. With
-    ``join`` nodes join by bootstrap tokens. ``in_front(handler)`` is what gets the requests first.
+    ``requests`` the callers and their requests: name, attributes, and whether it was allowed. With
+    ``join`` nodes join by bootstrap tokens. ``in_front(handler)`` returns the first handler.
     """
 
     def __init__(
@@ -93,13 +93,13 @@ class EmbeddedAPI:
         self._listener.startService()
 
     def rotate(self, credentials, caller) -> None:
-        """Take up new credentials; ``caller()`` makes those toward kubelets."""
+        """Use new credentials; ``caller()`` creates those for kubelets."""
         now = utc_now(self._reactor)
         self._contexts.rotate(credentials, now)
         self._toward_servers.rotate(caller(), now)
 
     async def stop(self) -> None:
-        """End everything."""
+        """Stop everything."""
         await self._listener.stopService()
         self._factory.close()
         self.api.stop()

@@ -1,4 +1,4 @@
-"""Who is who in the cluster of a test: its authority, certificates and kubeconfig files."""
+"""The identities in the cluster of a test: its authority, certificates and kubeconfig files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from yurttunnel.pki.names import CALLER_NAME
 
 
 class Identities:
-    """The files in ``directory``: ``ca.crt``, and NAME.crt with NAME.key for each who asks.
+    """The files in ``directory``: ``ca.crt``, and NAME.crt with NAME.key for each identity.
 
-    ``authority`` signs; ``trusted`` is what those believe who get credentials from here, while
-    everybody else believes what is in ``ca_path``.
+    ``authority`` signs. Credentials that are created here trust ``trusted``; all other programs
+    trust the file ``ca_path``.
     """
 
     def __init__(self, reactor, directory: Path) -> None:
@@ -40,46 +40,46 @@ class Identities:
         self.ca_path = directory / "ca.crt"
 
     def add_authority(self) -> Authority:
-        """Make another authority, which is believed beside the one that signs."""
+        """Create another authority, which is trusted in addition to the one that signs."""
         successor = Authority.open(self._reactor, StateDirectory.open(self.directory / "successor"))
         self.trusted = (self.authority.certificate, successor.certificate)
         self.publish(*self.trusted)
         return successor
 
     def promote(self, successor: Authority) -> None:
-        """Have the other authority sign from now on."""
+        """Make the other authority the one that signs."""
         self.authority = successor
         self._authority_directory = self.directory / "successor"
 
     def publish(self, *authorities: x509.Certificate) -> None:
-        """Replace the bundle of authorities."""
+        """Replace the file with the trusted authorities."""
         new = self.ca_path.with_suffix(".new")
         new.write_bytes(certificates_to_pem(authorities))
         os.replace(new, self.ca_path)
 
     def serving(self, name: str, hosts: list[str], *addresses: str) -> Credentials:
-        """Make a certificate for a server."""
+        """Create a certificate for a server."""
         key = new_key()
         found = [ip_address(address) for address in addresses]
         certificate = self.authority.sign_server(key.public_key(), hosts, found)
         return self._keep(name, key, certificate)
 
     def client(self, name: str, user: str, group: str | None = None) -> Credentials:
-        """Make a certificate for a client."""
+        """Create a certificate for a client."""
         key = new_key()
         return self._keep(name, key, self.authority.sign_client(key.public_key(), user, group))
 
     def caller(self) -> Credentials:
-        """Make the certificate by which kube-apiserver is known to kubelets."""
+        """Create the certificate with which kube-apiserver authenticates to kubelets."""
         return self.client("kubelet-client", CALLER_NAME)
 
     def signing_authority(self) -> SigningAuthority:
-        """Return the authority as the cluster's signer takes it."""
+        """Return the authority in the form of the cluster's signer."""
         key = key_from_pem((self._authority_directory / "ca.key").read_bytes())
         return SigningAuthority(self.authority.certificate, key)
 
     def account_keys(self) -> None:
-        """Make the keys that sign the tokens of service accounts."""
+        """Create the keys that sign the tokens of service accounts."""
         key = new_key()
         encoding = serialization.Encoding.PEM
         self._write(
@@ -94,7 +94,7 @@ class Identities:
         self._write("accounts.pub", key.public_key().public_bytes(encoding, public))
 
     def kubeconfig(self, path: Path, server: str, **user: str) -> Path:
-        """Write a kubeconfig; ``user`` has the fields of ``users[].user``, as ``tokenFile``."""
+        """Write a kubeconfig; ``user`` has fields of ``users[].user``, such as ``tokenFile``."""
         fields = {name.replace("_", "-"): value for name, value in user.items()}
         cluster = {"server": server, "certificate-authority": str(self.ca_path)}
         content = {
@@ -110,7 +110,7 @@ class Identities:
         return path
 
     def client_kubeconfig(self, name: str, server: str, user: str, group: str | None) -> Path:
-        """Write the kubeconfig of somebody with a certificate."""
+        """Write the kubeconfig of a client with a certificate."""
         self.client(name, user, group)
         return self.kubeconfig(
             self.directory / f"{name}.kubeconfig",

@@ -1,4 +1,4 @@
-"""The nodes and pods of a large cluster, with all that is usual in them: 5 to 6 KB each."""
+"""The nodes and pods of a large cluster, with all usual fields: 5 to 6 KB each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _PODS_PER_CLASS = 20
 
 
 def node_name(number: int) -> str:
-    """Name a node."""
+    """Return the name of a node."""
     return f"edge-{number % NODES:04}.site-{number % 40:02}.example.com"
 
 
@@ -28,7 +28,7 @@ def pod_name(number: int) -> tuple[str, str]:
 
 
 def node(number: int) -> dict:
-    """Make a node as its kubelet tells of it."""
+    """Return a node as its kubelet reports it."""
     name = node_name(number)
     conditions = {
         "MemoryPressure": "False",
@@ -106,7 +106,7 @@ def node(number: int) -> dict:
 
 
 def pod(number: int) -> dict:
-    """Make a pod of a Deployment that runs on a node, with two containers."""
+    """Return a pod of a Deployment that runs on a node, with two containers."""
     namespace, name = pod_name(number)
     parts = ("main", "proxy")
     labels = {

@@ -1,4 +1,4 @@
-"""Programs on machines of their own."""
+"""Programs on separate machines."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.e2e.programs import Program
 
 
 class MachineProgram(Program):
-    """A program that runs, and is asked for its pages, in the block that ``place()`` begins."""
+    """A program that is started, and whose pages are requested, in the context ``place()``."""
 
     def __init__(
         self,
@@ -26,13 +26,13 @@ class MachineProgram(Program):
         self._place = place
 
     def start(self) -> None:
-        """Start it there."""
+        """Start the program on its machine."""
         with self._place():
             super().start()
 
     async def get(self, path: str) -> tuple[int, str]:
-        """Fetch a page of the meta server from there: status and body."""
+        """Request a page of the meta server on that machine; return status and body."""
         with self._place():
-            # Up to its first wait, by which it has made its socket.
+            # The context lasts until the first wait; the socket exists by then.
             response = Deferred.fromCoroutine(super().get(path))
         return await response

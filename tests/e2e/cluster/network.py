@@ -30,7 +30,7 @@ class ClusterNetwork(Machines):
             self.add(address)
 
     def at(self, address: str) -> AbstractContextManager[None]:
-        """Run a block on the machine with this address, which is this one."""
+        """Run a block on the machine with this address, which is always the only one."""
         return nullcontext()
 
     def remove(self, address: str) -> None:
@@ -38,7 +38,7 @@ class ClusterNetwork(Machines):
         run("ip", "address", "del", address, "dev", "lo")
 
     def add(self, address: str) -> None:
-        """Add an address; it can be used at once."""
+        """Add an address, which is usable at once."""
         run("ip", "address", "add", address, "dev", "lo")
         if ":" in address:
             wait_for_ipv6()
@@ -52,7 +52,7 @@ class ClusterNetwork(Machines):
         self._rules("-I", address, port)
 
     def stop_dropping(self, address: str, port: int) -> None:
-        """Do not drop them any longer."""
+        """Stop dropping packets."""
         self._rules("-D", address, port)
 
     def _rules(self, change: str, address: str, port: int) -> None:

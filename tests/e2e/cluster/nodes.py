@@ -1,7 +1,7 @@
-"""Edge nodes that run real processes, for an API that is somewhere else.
+"""Edge nodes that run real processes, for an API in another process or store.
 
-The quickstart's node keeps its pods in a store beside it. Here that store is the node's own, and
-what it says is carried to the API and back, as a kubelet does.
+The quickstart's node has its pods in a store of the same process. Here each node has its own
+store, whose content is synchronized with the API in both directions, as by a kubelet.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ EDGE_LABEL = "openyurt.io/is-edge-worker"
 
 
 def unchanged(body):
-    """Keep an object as it is."""
+    """Return an object unchanged."""
     return body
 
 
 class MirroredNode(Service):
-    """A node of the API behind ``client``; ``handler`` answers what its kubelet is asked.
+    """A node of the API of ``client``; ``handler`` responds to requests to its kubelet.
 
-    It has ``others`` for addresses beside the first one, and ``edge`` says what its label does.
-    ``peers`` has the addresses of those who have connected to its kubelet.
+    ``others`` are its addresses after the first one, and ``edge`` is the value of its label.
+    ``peers`` has the addresses of clients that have connected to its kubelet.
     """
 
     log = Logger()
@@ -69,7 +69,7 @@ class MirroredNode(Service):
         self._unfollow = []
 
     def startService(self):
-        """Register the node and run its pods."""
+        """Register the node, and run its pods."""
         super().startService()
         self._queue.startService()
         self._node.startService()
@@ -81,7 +81,7 @@ class MirroredNode(Service):
         self._informers.startService()
 
     def stopService(self):
-        """End everything."""
+        """Stop everything."""
         super().stopService()
         for unfollow in self._unfollow:
             unfollow()
@@ -91,7 +91,7 @@ class MirroredNode(Service):
         for part in (self._informers, self._queue, self._node):
             await (part.stopService() or Deferred.fromCoroutine(_ignore()))
 
-    # What the API says
+    # Changes in the API
 
     def _pod_changed_in_cluster(self, old, new):
         if new is None:
@@ -105,7 +105,7 @@ class MirroredNode(Service):
         metadata = old["metadata"]
         self._store.mark_deleted(local.PODS, metadata["namespace"], metadata["name"], 0)
 
-    # What the node says
+    # Changes in the node's store
 
     def _pod_changed_in_lab(self, change, body):
         if change != DELETED:
@@ -131,7 +131,7 @@ class MirroredNode(Service):
             there = await self._client.create(NODES, body)
         status = here.get("status")
         if status:
-            # In the order of the kubelet: the addresses, then the name.
+            # In the kubelet's order: the addresses, then the name.
             first, *names = status["addresses"]
             status = {**status, "addresses": [first, *self._others, *names]}
         if status and there.get("status") != status:
@@ -145,4 +145,4 @@ class MirroredNode(Service):
 
 
 async def _ignore() -> None:
-    """End at once."""
+    """Return at once."""

@@ -1,4 +1,4 @@
-"""A real kube-apiserver, where ``KUBEBUILDER_ASSETS`` has one (the convention of envtest)."""
+"""A real kube-apiserver, if ``KUBEBUILDER_ASSETS`` has one (the convention of envtest)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def assets() -> Path | None:
 
 
 class Process:
-    """A program that runs until it is stopped, and whose log is kept."""
+    """A program that runs until it is stopped, and whose log is stored."""
 
     def __init__(self, reactor, log: Path, *command: str) -> None:
         self._reactor = reactor
@@ -32,7 +32,7 @@ class Process:
         self._process: subprocess.Popen | None = None
 
     def start(self) -> None:
-        """Start it."""
+        """Start the program."""
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 self._command, stdin=subprocess.DEVNULL, stdout=log, stderr=log
@@ -51,7 +51,7 @@ class Process:
         raise ProgramFailed(f"{self._command[0]} is not ready:\n{end}")
 
     async def stop(self) -> None:
-        """End it, and wait for that."""
+        """Stop the program, and wait for its end."""
         if self._process is None:
             return
         self._process.terminate()
@@ -65,7 +65,7 @@ class Process:
 
 
 class RealAPI:
-    """``etcd`` and ``kube-apiserver`` on ``address``; it reaches nodes through ``socket_path``.
+    """``etcd`` and ``kube-apiserver`` on ``address``; nodes are reached through ``socket_path``.
 
     ``pki`` has ``ca.crt``, ``api.crt`` and ``api.key``, ``kubelet-client.crt`` and
     ``kubelet-client.key``, and for tokens of service accounts ``accounts.key`` (in the form of
@@ -100,7 +100,7 @@ class RealAPI:
             "--service-account-signing-key-file", str(pki / "accounts.key"),
             "--service-cluster-ip-range", "10.96.0.0/16",
             "--authorization-mode", "Node,RBAC",
-            # There is no controller that makes the default accounts of namespaces.
+            # No controller creates the default service accounts of namespaces.
             "--disable-admission-plugins", "ServiceAccount",
             "--kubelet-client-certificate", str(pki / "kubelet-client.crt"),
             "--kubelet-client-key", str(pki / "kubelet-client.key"),
@@ -110,26 +110,26 @@ class RealAPI:
         )  # fmt: skip
 
     async def start(self, is_ready) -> None:
-        """Start both; ``is_ready()`` asks the API."""
+        """Start both; ``is_ready()`` sends a request to the API."""
         self._etcd.start()
         self._server.start()
         await self._server.accepts(is_ready)
 
     def rotate(self, credentials, caller) -> None:
-        """Do nothing: it looks after its files itself.
+        """Do nothing: kube-apiserver reloads its files itself.
 
-        Those toward kubelets stay, since new ones would have it end all that goes on there
-        (k8s.io/client-go, transport/cert_rotation.go).
+        The certificate for kubelets stays, since with a new one it would close all connections to
+        them (k8s.io/client-go, transport/cert_rotation.go).
         """
 
     async def stop(self) -> None:
-        """End both."""
+        """Stop both."""
         await self._server.stop()
         await self._etcd.stop()
 
 
 def _egress_selector(socket_path: str) -> dict:
-    """Make an EgressSelectorConfiguration of apiserver.k8s.io/v1beta1."""
+    """Return an EgressSelectorConfiguration of apiserver.k8s.io/v1beta1."""
     connection = {
         "proxyProtocol": "HTTPConnect",
         "transport": {"uds": {"udsName": socket_path}},

@@ -1,4 +1,4 @@
-"""What the tests in a cluster have in common: the tunnel started, pods that run, kubectl."""
+"""Support for the tests in a cluster: the tunnel, running pods, and kubectl."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ for number in itertools.count():
 
 
 class ClusterTestCase(EndToEndTestCase):
-    """A test case with a cluster, which it takes away again."""
+    """A test case with a cluster, which is removed at its end."""
 
-    """What the servers get beside the flags that all tests need."""
+    """Additional flags of the servers."""
 
     async def make_world(self, **options) -> World:
         """Start the cluster, without nodes and without the tunnel."""
@@ -55,7 +55,7 @@ class ClusterTestCase(EndToEndTestCase):
         await self.eventually(complete, f"all servers have {sorted(desired)}", 40)
 
     async def start_cluster(self, *nodes: str, **options) -> World:
-        """Start everything."""
+        """Start a cluster, with the tunnel."""
         world = await self.make_world(**options)
         names = nodes or tuple(NODES)
         await world.add_nodes(*names)
@@ -63,7 +63,7 @@ class ClusterTestCase(EndToEndTestCase):
         return world
 
     async def run_pod(self, world: World, name: str, node: str, program: str = TICKER) -> None:
-        """Have a pod on ``node`` run a Python program, and wait until it does."""
+        """Run a Python program in a pod on ``node``, and wait until it runs."""
         pod = {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -85,7 +85,7 @@ class ClusterTestCase(EndToEndTestCase):
         await world.kubectl.output("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=50s")
 
     def start_kubectl(self, world: World, *arguments: str, **options):
-        """Start a kubectl that is ended with the test at the latest."""
+        """Start a kubectl, which ends with the test at the latest."""
         running = world.kubectl.start(*arguments, **options)
 
         def end():
@@ -98,10 +98,10 @@ class ClusterTestCase(EndToEndTestCase):
         return running
 
     async def logs(self, world: World, name: str) -> str:
-        """Read the end of a pod's log."""
+        """Return the end of a pod's log."""
         return await world.kubectl.output("logs", name, "--tail=1")
 
     def assert_complete_log(self, output: bytes) -> None:
-        """Require that a followed log has every line of its program, once and in order."""
+        """Require that a followed log has all lines of its program once and in order."""
         numbers = [int(number) for number in re.findall(rb"tick (\d+)\n", output)]
         self.assertEqual(numbers, list(range(len(numbers))))

@@ -1,9 +1,9 @@
 """A cluster on one machine: an API, nodes that run real processes, servers and agents.
 
-All have addresses of their own in the network of the test. The API is the embedded one of the
-quickstart, or a real kube-apiserver where ``KUBEBUILDER_ASSETS`` has one. There are no controllers
-but the one that signs certificates and those that say how workloads are, so what others would make
-(EndpointSlices, pods of a DaemonSet) is made here, by the same API calls.
+All have separate addresses in the network of the test. The API is the embedded one of the
+quickstart, or a real kube-apiserver if ``KUBEBUILDER_ASSETS`` has one. The only controllers are the
+signer of certificates and those for the status of workloads, so the objects of others
+(EndpointSlices, pods of a DaemonSet) are created here, by the same API calls.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ API = "10.77.0.1"
 SERVERS = ("10.77.0.21", "10.77.0.22", "10.77.0.23")
 NODES = {"edge-1": "10.77.0.31", "edge-2": "10.77.0.32", "edge-3": "10.77.0.33"}
 SPARE_ADDRESS = "10.77.0.41"
-"""Where nobody is until a test has something there."""
+"""An address without a listener, for single tests."""
 
 AGENT_PORT = 10262
 SECURE_PORT = 10263
@@ -71,36 +71,36 @@ SERVICE = "x-tunnel-server-svc"
 EXTERNAL = "x-tunnel-server-external-addr"
 
 ENTRYPOINT = ("env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "twisted")
-"""What stands for the image's."""
+"""The replacement for the image's entry point."""
 
 TOKEN_SECONDS = 3600
 STOP_SECONDS = 25.0
-"""How long a program may take to end: its --drain-timeout and more."""
+"""The timeout of a program's end in seconds: more than its --drain-timeout."""
 SIGNED_SECONDS = 86400.0
 
 
 NO_STEERING = {"--enable-iptables": "false", "--enable-dns-controller": "false"}
-"""Flags of servers, unless a test gives them itself."""
+"""Flags of servers that a test does not override."""
 
 
 class Network(Protocol):
-    """The machines of a cluster, this test's own among them."""
+    """The machines of a cluster, including the test's own."""
 
     def at(self, address: str) -> AbstractContextManager[None]:
-        """Do what is in a block on the machine with this address; there is no ``await`` in it."""
+        """Run a block on the machine with this address; it must not contain ``await``."""
 
 
 def loopback(address: str) -> str:
-    """Return the loopback address of the server at ``address``: all may be on one machine."""
+    """Return the loopback address of the server at ``address``; all may be on one machine."""
     return f"127.0.0.{address.rpartition('.')[2]}"
 
 
 class World:
-    """Everything of the cluster that is not the tunnel, and how to make the parts of that.
+    """The cluster without the tunnel, and methods that create the parts of the tunnel.
 
-    ``directory`` is the test's. What is started is ended by :meth:`stop`. The signer's certificates
-    are good for ``signed_seconds``. ``network`` has all addresses, and ``nodes`` says which are
-    those of nodes, by their names. Without it, everybody is on one machine that has all addresses.
+    ``directory`` is the test's. :meth:`stop` ends everything. The signer's certificates are valid
+    for ``signed_seconds``. ``network`` has all addresses, and ``nodes`` has those of the nodes by
+    their names. Without ``network``, one machine has all addresses.
     """
 
     def __init__(
@@ -129,7 +129,7 @@ class World:
         self._programs: list[MachineProgram] = []
 
     async def start(self) -> None:
-        """Start the API, apply what ``deploy/base`` has, and sign what is approved."""
+        """Start the API, apply ``deploy/base``, and sign approved certificate requests."""
         identities, reactor = self.identities, self._reactor
         api_credentials = self._api_credentials()
         caller = identities.caller()
@@ -155,7 +155,7 @@ class World:
         await self.api.start(self._is_ready)
         [self.kubectl_version, path], *_ = find_kubectls().items()
         self.kubectl = Kubectl(reactor, path, self)
-        # Not by -k, which kubectl 1.20 has in a form that cannot read it.
+        # Not with -k, because the kustomize of kubectl 1.20 cannot read it.
         manifests = {"apiVersion": "v1", "kind": "List", "items": read_base()}
         await self.kubectl.output("apply", "-f", "-", stdin=json.dumps(manifests).encode())
         self._controllers = self._client_of(admin)
@@ -171,7 +171,7 @@ class World:
         self._run(informers, self.signer, workloads)
 
     async def stop(self) -> None:
-        """End everything, the newest first; raises what is wrong with the end of a program."""
+        """Stop everything, the newest first; raise an error if a program does not exit normally."""
         problems = [await self._end(program) for program in reversed(self._programs)]
         for part in reversed(self._parts):
             await part.stopService()
@@ -186,7 +186,7 @@ class World:
     # -- Parts of the cluster ------------------------------------------------------------------
 
     async def add_nodes(self, *names: str, edge: bool = True) -> None:
-        """Start nodes, each with a pod that stands for its agent, and wait until they are there."""
+        """Start nodes, each with a pod for its agent, and wait until they are registered."""
         for name in names:
             address, *others = self._addresses[name]
             await self.add_node(name, address, others=others, edge=edge)
@@ -199,7 +199,7 @@ class World:
         others: Sequence[str] = (),
         edge: bool = True,
     ) -> None:
-        """Start a node with its kubelet, which listens on its first address and the ``others``."""
+        """Start a node with its kubelet, which listens on its first address and on ``others``."""
         addresses = (address, *others)
         config = self._client_kubeconfig(name, f"system:node:{name}", "system:nodes")
         client = self._client_of(config)
@@ -221,7 +221,7 @@ class World:
         await self.add_agent_pod(name, name)
 
     async def issue(self, name: str, template: CertificateTemplate) -> Chain:
-        """Have a node ask the cluster for a certificate, and wait for it."""
+        """Request a certificate for a node from the cluster, and wait for it."""
         client = self._client_of(self.identities.directory / f"{name}.kubeconfig")
         issuer = ClusterIssuer(self._reactor, client, template.signer, template.usages)
         try:
@@ -230,11 +230,11 @@ class World:
             await client.close()
 
     async def relabel(self, name: str, edge: str) -> None:
-        """Change what the label of a node says of it."""
+        """Change the label of a node."""
         await self.kubectl.output("label", "--overwrite", "node", name, f"{EDGE_LABEL}={edge}")
 
     async def add_agent_pod(self, name: str, node: str | None) -> None:
-        """Make the pod that stands for an agent, on a node, or on none for ever."""
+        """Create the pod of an agent; with ``None`` as its node it is never scheduled."""
         spec = {
             "serviceAccountName": "yurt-tunnel-agent",
             "containers": [{"name": "agent", "image": "none", "command": ["sleep", "1d"]}],
@@ -244,12 +244,12 @@ class World:
         await self.client.create(PODS, pod, NAMESPACE)
 
     async def publish_servers(self) -> None:
-        """Notify the cluster, and the agents, of the servers there are (``self.servers``)."""
+        """Publish the servers (``self.servers``) to the cluster and to the agents."""
         await self.write_slice(*self.servers)
         await self.announce(*(f"{address}:{AGENT_PORT}" for address in self.servers))
 
     async def write_slice(self, *servers: str) -> None:
-        """Notify the cluster, and not the agents, which servers there are."""
+        """Publish the servers to the cluster, but not to the agents."""
         slice_name = f"{SERVICE}-1"
         body = {
             "metadata": {
@@ -273,7 +273,7 @@ class World:
             await self.client.create(ENDPOINT_SLICES, body, NAMESPACE)
 
     async def publish(self, **spec) -> None:
-        """Change the Service of the servers, and leave its annotation away."""
+        """Change the Service of the servers, without its annotation."""
         service = await self.client.get(SERVICES, SERVICE, NAMESPACE)
         service["metadata"].pop("annotations", None)
         if spec.get("type") == "ClusterIP":
@@ -283,35 +283,35 @@ class World:
         await self.client.update(SERVICES, service)
 
     async def announce(self, *addresses: str) -> None:
-        """Write in the Service where agents find servers."""
+        """Write the servers' address for agents into the Service."""
         service = await self.client.get(SERVICES, SERVICE, NAMESPACE)
         annotations = service["metadata"].setdefault("annotations", {})
         annotations[EXTERNAL] = ",".join(addresses)
         await self.client.update(SERVICES, service)
 
     async def set_proxy_ports(self, data: dict[str, str]) -> None:
-        """Replace what the server's ConfigMap has."""
+        """Replace the data of the server's ConfigMap."""
         config = await self.client.get(CONFIG_MAPS, "yurt-tunnel-server-cfg", NAMESPACE)
         await self.client.update(CONFIG_MAPS, {**config, "data": data})
 
     async def reconnect(self) -> None:
-        """Have this test ask the API by new connections from now on."""
+        """Use new connections for this test's further requests to the API."""
         former, self.client = self.client, self._client_of(Path(self.kubeconfig))
         await former.close()
 
     def renew(self) -> None:
-        """Issue new certificates to all but the tunnel, and publish the authorities of now."""
+        """Issue new certificates to all but the tunnel, and publish the current authorities."""
         for renewal in self._renewals:
             renewal()
 
     # -- The tunnel ----------------------------------------------------------------------------
 
     def socket_path(self, address: str) -> str:
-        """Where a server takes in HTTP CONNECT."""
+        """The path of a server's socket for HTTP CONNECT."""
         return str(self.directory / f"connect-{address}.sock")
 
     async def server(self, address: str, *extra: str) -> MachineProgram:
-        """Make a server; it is for the test to start."""
+        """Create a server; the test starts it."""
         config = await self._account("yurt-tunnel-server", address)
         arguments = [
             "yurttunnel-server",
@@ -328,10 +328,10 @@ class World:
         return self._program(arguments, log_path, SERVER_META_PORT, address)
 
     async def agent(self, node: str, *extra: str, pod_of: str | None = None) -> MachineProgram:
-        """Make the agent of a node; it is for the test to start.
+        """Create the agent of a node; the test starts it.
 
-        Its token is that of the node's pod, or that of ``pod_of``; then it is an impostor, which
-        keeps its certificates elsewhere.
+        Its token is that of the node's pod, or that of ``pod_of``: then it is an impostor, with
+        its own directory for certificates.
         """
         whose = pod_of or node
         pod = await self.client.get(PODS, f"yurt-tunnel-agent-{whose}", NAMESPACE)
@@ -358,7 +358,7 @@ class World:
         return self._program(arguments, log_path, meta_port, address)
 
     async def restarted(self, program: Program) -> MachineProgram:
-        """Make a program with the command line of one that has ended."""
+        """Create a program with the command line of one that has ended; the test starts it."""
         return self._program(
             program.arguments, program.log_path, program.meta_port, program.meta_host
         )
@@ -366,10 +366,10 @@ class World:
     async def request_kubelet(
         self, server: str, host: str, path: str, token: str | None = None, admin: bool = False
     ) -> tuple[int, str]:
-        """Ask a server for a page of a kubelet; the status and the body.
+        """Request a page of a kubelet from a server; return status and body.
 
-        Who asks is known by a bearer token or as the administrator, and chooses by ``Host``; or
-        is kube-apiserver, whose TLS names the node.
+        The caller has a bearer token or is the administrator, and selects the node by ``Host``; or
+        it is kube-apiserver, which selects it by SNI.
         """
         if token is None and not admin:
             name = host.rpartition(":")[0]
@@ -383,7 +383,7 @@ class World:
         return await self._curl(f"https://{server}:{SECURE_PORT}{path}", host, *proof)
 
     def caller_flags(self) -> tuple[str, ...]:
-        """Return the flags by which curl shows the certificate of kube-apiserver."""
+        """Return the flags with which curl presents the certificate of kube-apiserver."""
         return self._certificate_flags("kubelet-client")
 
     def _certificate_flags(self, name: str) -> tuple[str, ...]:
@@ -391,9 +391,9 @@ class World:
         return ("--cert", str(directory / f"{name}.crt"), "--key", str(directory / f"{name}.key"))
 
     async def request_node(self, server: str, host: str, path: str) -> tuple[int, str]:
-        """Ask a server for a page of another port of a node, as on the server's own machine.
+        """Request a page of another port of a node from a server, as on the server's machine.
 
-        It has to serve :func:`loopback` of its address.
+        The server must listen on :func:`loopback` of its address.
         """
         return await self._curl(f"http://{loopback(server)}:{INSECURE_PORT}{path}", host)
 
@@ -435,7 +435,7 @@ class World:
         )
 
     async def _account(self, account: str, whose: str, bound: dict | None = None) -> Path:
-        """Write the kubeconfig of a service account, with a token as pods get it."""
+        """Write the kubeconfig of a service account, with a token like those of pods."""
         token = await self.token(account, bound)
         token_path = self.directory / f"{whose}.token"
         token_path.write_text(token)
@@ -444,7 +444,7 @@ class World:
         return self.identities.kubeconfig(path, self.url, tokenFile=str(token_path))
 
     async def token(self, account: str, bound: dict | None = None) -> str:
-        """Have the API make a token of a service account (TokenRequest)."""
+        """Request a token of a service account from the API (TokenRequest)."""
         spec: dict = {"audiences": [], "expirationSeconds": TOKEN_SECONDS}
         if bound is not None:
             spec["boundObjectRef"] = bound
@@ -488,20 +488,20 @@ class World:
 
 
 class PeerRecorder(WrappingFactory):
-    """Notes in ``peers`` who connects."""
+    """Records the addresses of clients in ``peers``."""
 
     def __init__(self, factory, peers: list[str]) -> None:
         super().__init__(factory)
         self._peers = peers
 
     def buildProtocol(self, addr):
-        """Note it."""
+        """Record the client's address."""
         self._peers.append(addr.host)
         return self.wrappedFactory.buildProtocol(addr)
 
 
 def _has(arguments: Sequence[str], flag: str) -> bool:
-    """Whether a flag is among arguments, in either of its forms."""
+    """Return whether arguments contain a flag, in either of its forms."""
     return any(each.partition("=")[0] == flag for each in arguments)
 
 

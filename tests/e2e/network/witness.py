@@ -1,4 +1,4 @@
-"""Somebody who listens on a machine, and tells by HTTP which machine that is."""
+"""An HTTP server that reports on which machine it runs."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _LONGEST_HEAD = 64 * 1024
 
 
 class Witness(Factory):
-    """Answers each request with ``MACHINE PEER``: where it is, and the address of who asks.
+    """Responds to each request with ``MACHINE PEER``: its machine, and the client's address.
 
-    Connections are kept, so that a test can ask again on the same one.
+    Connections are persistent, so that a test can send several requests on one.
     """
 
     noisy = False
@@ -25,13 +25,13 @@ class Witness(Factory):
         self.connections: list[_Connection] = []
 
     def buildProtocol(self, addr) -> _Connection:
-        """Take a connection."""
+        """Accept a connection."""
         connection = _Connection(self.machine)
         self.connections.append(connection)
         return connection
 
     def talk(self, port: int) -> None:
-        """Send something again and again to who is connected from a port, as a log does."""
+        """Send data repeatedly to the client with a port, like a followed log."""
         [connection] = [one for one in self.connections if one.transport.getPeer().port == port]
         connection.talk()
 
@@ -43,7 +43,7 @@ class Witness(Factory):
 
 
 class _Connection(Protocol):
-    """Reads heads of requests, and answers them."""
+    """Reads the heads of requests, and responds to them."""
 
     def __init__(self, machine: str) -> None:
         self._machine = machine
@@ -51,7 +51,7 @@ class _Connection(Protocol):
         self._talking = LoopingCall(lambda: self.transport.write(b"tick\n"))
 
     def talk(self) -> None:
-        """Send something until the connection ends."""
+        """Send data until the connection ends."""
         self._talking.start(_TICK_SECONDS)
 
     def end(self) -> None:
@@ -59,12 +59,12 @@ class _Connection(Protocol):
         self.transport.abortConnection()
 
     def connectionLost(self, reason) -> None:
-        """Send nothing more."""
+        """Stop sending."""
         if self._talking.running:
             self._talking.stop()
 
     def dataReceived(self, data: bytes) -> None:
-        """Answer each head that is complete."""
+        """Respond to each complete head."""
         self._head = (self._head + data)[-_LONGEST_HEAD:]
         while b"\r\n\r\n" in self._head:
             _, _, self._head = self._head.partition(b"\r\n\r\n")
@@ -74,7 +74,7 @@ class _Connection(Protocol):
 
 
 def start_witness(test, reactor, network: Sites, machine: str, address: str, port: int) -> Witness:
-    """Have a witness listen on a machine until ``test`` ends."""
+    """Start a witness on a machine; it listens until ``test`` ends."""
     witness = Witness(machine)
     with network.inside(machine):
         listening = reactor.listenTCP(port, witness, interface=address)

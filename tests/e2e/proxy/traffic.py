@@ -209,7 +209,7 @@ class DatagramEndpoint(DatagramProtocol):
         self.total = 0
 
     def datagramReceived(self, datagram, addr) -> None:
-        """Fire with the result."""
+        """Count a datagram, and answer it after the delay."""
         self.total += 1
         answer = f"{self._address} {addr[0]}\n".encode() + datagram
         if self.delay:

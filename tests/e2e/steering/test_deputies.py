@@ -23,8 +23,8 @@ class DeputyTests(SteeringTestCase):
     """Firewall rules redirect to a server with two edge nodes."""
 
     async def test_where_the_packet_was_going(self) -> None:
-        """Whatever a request contains, it reaches the node and port of its original destination, in
-        both families, with TLS and without; or it is rejected.
+        """A request reaches the node and port of its original destination, or is rejected, whatever
+        it contains, in both families, with TLS and without.
         """
         world = await self.steered_world(*HERE)
         for node in HERE:

@@ -1,4 +1,4 @@
-"""Firewall rules lead to edge nodes, and nowhere else: seen by what arrives, and at whom."""
+"""Firewall rules redirect connections to edge nodes, and no others."""
 
 from __future__ import annotations
 
@@ -24,20 +24,21 @@ SETS = ["YURTTUNNEL-EDGE4", "YURTTUNNEL-EDGE6"]
 
 
 class MatchTests(SteeringTestCase):
-    """Each way to recognise connections, with each of the kernel's firewalls."""
+    """Each method of matching connections, with each of the kernel's firewalls."""
 
     async def test_ways_with_nft(self) -> None:
-        """By a set of edge addresses, or by the port alone: what is meant for an edge node goes
-        through the tunnel, and what is meant for a cloud node does not.
+        """Connections to edge nodes use the tunnel, those to cloud nodes do not.
+
+        Rules match a set of edge addresses, or the port only.
         """
         await self.use("nft")
 
     async def test_ways_with_legacy(self) -> None:
-        """The same in the old firewall, where that is what the machine uses."""
+        """The same on a machine that uses legacy iptables."""
         await self.use("legacy")
 
     async def use(self, backend: str) -> None:
-        """Ask everybody, before, while and after the rules are there."""
+        """Send requests to all nodes before, during and after the existence of the rules."""
         await self.steered_world("edge-1")
         self.host_uses(backend)
         for address in (OTHER_4, OTHER_6):
@@ -61,7 +62,7 @@ class MatchTests(SteeringTestCase):
             self.assertEqual(page.exit_status, 7, page)
 
     async def judge(self, match: str, backend: str) -> None:
-        """Require that everybody is reached as that way has it."""
+        """Require that each node is reached as expected with this matching method."""
         for program, rules in self.all_rules().items():
             self.assertEqual("TUNNEL-PORT-10250" in rules, program.endswith(backend), program)
         self.assertEqual(self.sets(), SETS if match == "edge-set" else [])
@@ -70,22 +71,22 @@ class MatchTests(SteeringTestCase):
         for address in ("127.0.0.1", "[::1]"):
             page = await self.curl(f"http://{address}:{KUBELET}/")
             self.assertEqual(page.body.partition(" ")[0], "cloud", page)
-        # F3: whatever else has such a port is hijacked, as it was by yurttunnel 1.2.
+        # F3: rules for the port alone redirect connections to other hosts, as yurttunnel 1.2 did.
         for address in (OTHER_4, f"[{OTHER_6}]"):
             page = await self.curl(f"http://{address}:{KUBELET}/")
             self.assertEqual(page.body.startswith("other "), match == "edge-set", page)
 
     async def through_the_tunnel(self) -> None:
-        """Require that the edge's kubelet is asked by its agent, and the server's TLS is seen."""
+        """Require that the server terminates TLS, and that the agent dials the edge's kubelet."""
         peers = self.world.nodes["edge-1"].peers
         peers.clear()
         for address in (EDGE_4, EDGE_6):
             self.assertTrue((await self.assert_healthy(address)).terminated)
-        # Connections to kubelets are kept, so that there need not be a new one.
+        # Connections to kubelets are reused, so there may be no new one.
         self.assertLessEqual(set(peers), {EDGE_4, EDGE_6})
 
     async def directly(self) -> None:
-        """Require that a cloud node's kubelet is asked by the cloud's machine."""
+        """Require that the cloud's machine connects to a cloud node's kubelet directly."""
         peers = self.world.nodes["cloud-2"].peers
         peers.clear()
         for address in (CLOUD_4, CLOUD_6):
@@ -94,7 +95,7 @@ class MatchTests(SteeringTestCase):
         self.assertLessEqual(set(peers), set(self.network.addresses["cloud"]))
 
     async def assert_reported(self, server: Program, match: str, backend: str) -> None:
-        """Require that the meta port tells what is done."""
+        """Require that the meta port reports the matching method and the back end."""
         status, body = await server.get("/steering")
         self.assertEqual(status, 200, body)
         text = json.dumps(json.loads(body))
@@ -106,11 +107,11 @@ class MatchTests(SteeringTestCase):
 
 
 class PortTests(SteeringTestCase):
-    """Ports come and go with the ConfigMap."""
+    """Ports are added and removed with the ConfigMap."""
 
     async def test_ports_of_the_configmap(self) -> None:
-        """An exporter on an edge node is scraped from when on its port is configured, by HTTP or
-        HTTPS, until it is not; a bad item does no harm.
+        """An exporter on an edge node is reachable as long as its port is configured, for HTTP or
+        HTTPS. An invalid entry does not affect the others.
         """
         world = await self.steered_world("edge-1")
         for address in (EDGE_4, EDGE_6):
@@ -131,7 +132,7 @@ class PortTests(SteeringTestCase):
 
         await self.eventually(is_reported, "an event says which items are bad", 20, 0.5)
 
-        # F1: the former target would have stayed in front.
+        # F1: the rule of the previous target would still match first.
         await world.set_proxy_ports({"https-proxy-ports": "9100"})
         await self.eventually_rules(
             lambda rules: _targets(rules, 9100) == [f"{SERVER}:10263"], "9100 leads to HTTPS"
@@ -142,7 +143,7 @@ class PortTests(SteeringTestCase):
         await self.assert_healthy(EDGE_4)
 
     async def eventually_scraped(self, host: str, peer: str) -> None:
-        """Wait until an edge node's exporter answers its own agent."""
+        """Wait until an edge node's exporter responds to a request by its own agent."""
 
         async def scraped():
             return (await self.curl(f"http://{host}:9100/")).body == f"edge-1 {peer}"
@@ -151,6 +152,6 @@ class PortTests(SteeringTestCase):
 
 
 def _targets(rules: str, port: int) -> list[str]:
-    """Return where a port's rules lead to."""
+    """Return the targets of a port's rules."""
     lines = [line for line in rules.splitlines() if line.startswith(f"-A TUNNEL-PORT-{port} ")]
     return [line.rpartition("--to-destination ")[2] for line in lines if "DNAT" in line]

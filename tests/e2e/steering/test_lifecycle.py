@@ -1,4 +1,4 @@
-"""Rules come with a server that accepts, and go with its end, whatever end that is."""
+"""Rules are created when a server accepts connections, and removed after its end, clean or not."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
 from yurttunnel.steering.probe_schedule import MIN_PAUSE, RECHECK_SECONDS
 
 _BUSY_SECONDS = 8.0
-"""What noticing and repairing may take beside the pause, on a machine that does other work."""
+"""Seconds for detection and repair on a busy machine, in addition to the period."""
 
 LEFT_BY_1_2 = f"""\
 *nat
@@ -41,15 +41,15 @@ LEFT_BY_1_2 = f"""\
 --dport 9999 -j DNAT --to-destination 172.16.1.199:10264
 COMMIT
 """
-"""A node that was a cloud node, an address that the server had, a port that was configured (F2)."""
+"""Rules for a former cloud node, a former address of the server, and a former port (F2)."""
 
 
 class LifeCycleTests(SteeringTestCase):
-    """Starts and ends of the server, good ones and others."""
+    """Clean and unclean starts and ends of the server."""
 
     async def test_killed_and_started_again(self) -> None:
-        """After kill -9 the rules stay; the next server makes them right with its first sync,
-        whatever they have become; cleaning up leaves nothing of it, and nothing else changed.
+        """After kill -9 the rules remain, and the next server corrects them with its first sync,
+        whatever their state; the cleanup removes them all, and changes no other rules.
         """
         await self.steered_world("edge-1")
         self.host_uses("nft")
@@ -81,7 +81,7 @@ class LifeCycleTests(SteeringTestCase):
         self.assertEqual(self.all_rules(), before)
 
     async def hooked_until(self, ready) -> None:
-        """Wait, and require that the rules are there all the time (F4)."""
+        """Wait, and require that the rules exist all the time (F4)."""
         waiting = Deferred.fromCoroutine(ready)
         while not waiting.called:
             self.assertIn("-A OUTPUT -p tcp", self.rules())
@@ -96,7 +96,7 @@ class LifeCycleTests(SteeringTestCase):
         self.assertEqual(await cleaner.ended(30), 0, cleaner.log[-2000:])
 
     async def test_disturbed_by_others(self) -> None:
-        """What somebody flushes is there again long before the next period (F7), and is told."""
+        """Flushed rules are restored long before the next period (F7), and that is reported."""
         await self.steered_world("edge-1")
         server = await self.steer("--enable-iptables=true")
         await self.eventually_healthy(EDGE_4)
@@ -115,19 +115,19 @@ class LifeCycleTests(SteeringTestCase):
             name = "yurttunnel_server_steering_syncs_total"
             return await server.metric(name, result="repaired") >= 1
 
-        # It is counted behind the last of the rules and sets.
+        # The repair is counted after all rules and sets are restored.
         await self.eventually(is_counted, "a repair is counted")
 
     async def test_flushed_after_a_change_of_nodes_with_nft(self) -> None:
-        """A flush soon after a node has changed side is repaired as fast as any other (F7)."""
+        """A flush soon after a node has become a cloud or an edge node is repaired as fast (F7)."""
         await self.flushed_after_a_change_of_nodes("nft", MIN_PAUSE)
 
     async def test_flushed_after_a_change_of_nodes_with_legacy(self) -> None:
-        """The same where the kernel does not count changes."""
+        """The same where the kernel has no counter of changes."""
         await self.flushed_after_a_change_of_nodes("legacy", RECHECK_SECONDS)
 
     async def flushed_after_a_change_of_nodes(self, backend: str, pause: float) -> None:
-        """Change a node, then flush; flush again while rules cannot be made, which is told."""
+        """Change a node, then flush; flush again while writing rules fails, which is reported."""
         world = await self.steered_world("edge-1")
         self.host_uses(backend)
         server = await world.server(SERVER, "--enable-iptables=true")
@@ -139,7 +139,7 @@ class LifeCycleTests(SteeringTestCase):
         await server.ready(60)
         await self.connected([server], ["edge-1"])
         await self.eventually_healthy(EDGE_4)
-        # The time since the rules were made must not matter.
+        # The age of the rules must not matter.
         await deferLater(reactor, 5.0)
         await world.relabel("cloud-2", "true")
         await self.eventually(lambda: CLOUD_4 in self.edge_set(), "the set has the node", 20, 0.1)
@@ -164,7 +164,7 @@ class LifeCycleTests(SteeringTestCase):
         await self.until_reported(server, "steering: ok", 200)
 
     def own_rules(self) -> list[str]:
-        """Return what is there of the server, since others' rules do not come back."""
+        """Return the server's own rules; those of others are not restored."""
         return [
             line
             for rules in self.all_rules().values()
@@ -173,15 +173,15 @@ class LifeCycleTests(SteeringTestCase):
         ]
 
     def flush(self, backend: str) -> None:
-        """Remove all rules of the nat table, as somebody by hand."""
+        """Remove all rules of the nat table, as an administrator may do."""
         self.network.run("cloud", f"iptables-{backend}", "-w", "20", "-t", "nat", "-F")
 
     def edge_set(self) -> str:
-        """Return the set of edge addresses, as it is listed."""
+        """Return the listing of the set of edge addresses."""
         return self.network.run("cloud", "ipset", "list", "YURTTUNNEL-EDGE4")
 
     def in_mounts_of(self, program: Program, command: str) -> None:
-        """Run a command for each file of iptables where a program sees it, and nobody else."""
+        """Run a command for each file of iptables in the mount namespace of one program."""
         for path in self.iptables():
             self.network.run(
                 "cloud",
@@ -193,7 +193,7 @@ class LifeCycleTests(SteeringTestCase):
             )
 
     async def test_rules_wait_for_the_listeners(self) -> None:
-        """As long as the server has no certificate nothing leads to it (F5)."""
+        """No rules redirect to the server before it has a certificate (F5)."""
         world = await self.steered_world("edge-1")
         await world.signer.stopService()
         server = await world.server(SERVER, "--enable-iptables=true")
@@ -209,12 +209,12 @@ class LifeCycleTests(SteeringTestCase):
         self.assertEqual(self.sets(), [])
         world.signer.startService()
         await self.eventually_rules(lambda rules: "TUNNEL-PORT-10250" in rules, "rules appear")
-        # The first look at them finds somebody who answers, if only that there is no agent.
+        # As soon as rules exist the server responds, though without an agent only with an error.
         page = await self.ask(EDGE_4)
         self.assertEqual(page.status, 503, page)
 
     async def test_without_iptables(self) -> None:
-        """Where the program is missing /readyz says so, and everything else works."""
+        """Without the iptables program /readyz reports that, and everything else works."""
         await self.steered_world("edge-1")
         server = await self.world.server(SERVER, "--enable-iptables=true")
         hidden = " && ".join(f"mount --bind /dev/null {each}" for each in self.iptables())
@@ -234,7 +234,7 @@ class LifeCycleTests(SteeringTestCase):
         self.assertEqual(status, 200)
 
     def iptables(self) -> set[str]:
-        """Return the files of the programs, which have many names."""
+        """Return the files of the iptables programs, which have many names."""
         return {
             os.path.realpath(which(f"{program}-{backend}"))
             for program in FAMILIES
@@ -242,12 +242,12 @@ class LifeCycleTests(SteeringTestCase):
         }
 
     async def until_reported(self, server: Program, what: str, status: int) -> str:
-        """Wait until ``/readyz`` says something, with a status; give all that it says."""
+        """Wait until ``/readyz`` contains a text, with a status; return the response."""
         answers: list[tuple[int, str]] = []
 
         async def response():
             with contextlib.suppress(ConnectError):
-                # It may not listen yet.
+                # The meta port may not listen yet.
                 answers.append(await server.get("/readyz"))
             return bool(answers) and answers[-1][0] == status and what in answers[-1][1]
 

@@ -1,4 +1,4 @@
-"""Nodes that change sides, callers that are not on the server's machine, and the server itself."""
+"""Nodes that move to or from the edge, callers elsewhere, and the server's own connections."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PORT = 9100
 
 
 class Asker(Peer):
-    """Asks again and again on one connection; ``answers`` has everything that came."""
+    """Sends requests on one connection; ``answers`` has all received data."""
 
     def __init__(self, host: str) -> None:
         super().__init__()
@@ -22,21 +22,21 @@ class Asker(Peer):
         self._request = f"GET / HTTP/1.1\r\nHost: {host}\r\n\r\n".encode()
 
     def ask(self) -> None:
-        """Ask once more."""
+        """Send another request."""
         self.transport.write(self._request)
 
     def dataReceived(self, data: bytes) -> None:
-        """Keep what comes."""
+        """Store received data."""
         super().dataReceived(data)
         self.answers += data
 
 
 class MoveTests(SteeringTestCase):
-    """A node is relabeled while connections to it are open."""
+    """A node's label changes while connections to it are open."""
 
     async def test_node_moves_to_the_edge_and_back(self) -> None:
-        """A connection that was direct is cut, and a new one goes through the tunnel; when the node
-        moves back, it is the other way round. Connections to others go on.
+        """A direct connection is reset, and a new one uses the tunnel. When the node moves back,
+        the reverse happens. Connections to other nodes continue.
         """
         world = await self.start_with_port(agents=("edge-1", "cloud-2"))
         start_witness(self, reactor, self.network, "edge-1", EDGE_4, PORT)
@@ -56,8 +56,8 @@ class MoveTests(SteeringTestCase):
         await self.answered(untouched, b"edge-1 " + EDGE_4.encode())
 
     async def test_connection_that_only_listens(self) -> None:
-        """One in which only the node speaks, such as a log that is followed, is cut as well: the
-        packets that come from the node must not bring it to life again.
+        """A connection on which only the node sends, such as a followed log, is reset as well: its
+        packets must not create the conntrack entry again.
         """
         world = await self.start_with_port(agents=("edge-1",))
         witness = start_witness(self, reactor, self.network, "cloud-2", CLOUD_4, PORT)
@@ -69,7 +69,7 @@ class MoveTests(SteeringTestCase):
         self.assertFalse(log.ended_cleanly, log.lost_reason)
 
     async def start_with_port(self, agents: tuple[str, ...]) -> World:
-        """Start everything, with a port beside the kubelet's that is led to the server."""
+        """Start everything, with one more redirected port besides the kubelet's."""
         world = await self.steered_world("edge-1")
         await world.set_proxy_ports({"http-proxy-ports": str(PORT)})
         await self.steer("--enable-iptables=true", agents=agents)
@@ -77,7 +77,7 @@ class MoveTests(SteeringTestCase):
         return world
 
     async def asker(self, address: str, expected: bytes) -> Asker:
-        """Open a connection that is answered by somebody in particular."""
+        """Open a connection, and require that a particular peer responds."""
         endpoint = TCP4ClientEndpoint(reactor, address, PORT)
         asker = Asker(f"{address}:{PORT}")
         await connect_directly(endpoint, asker)
@@ -86,7 +86,7 @@ class MoveTests(SteeringTestCase):
         return asker
 
     async def answered(self, asker: Asker, expected: bytes) -> None:
-        """Ask once, and wait for an answer that ends like this."""
+        """Send a request, and wait for a response with this ending."""
         before = len(asker.answers)
         asker.ask()
         await self.eventually(
@@ -96,7 +96,7 @@ class MoveTests(SteeringTestCase):
         self.assertIsNone(asker.lost_reason)
 
     async def eventually_cut(self, asker: Asker) -> None:
-        """Go on asking until the connection is reset."""
+        """Send requests until the connection is reset."""
 
         def cut():
             if asker.lost_reason is None:
@@ -111,8 +111,8 @@ class ElsewhereTests(SteeringTestCase):
     """Callers on other machines, and the server's own connections."""
 
     async def test_pods(self) -> None:
-        """Who comes through the machine is led to the server with ``--intercept-pods`` only; the
-        server listens on every address here, so that no rule names one (F6).
+        """Forwarded connections are redirected to the server only with ``--intercept-pods``; the
+        server listens on all addresses here, so no rule contains one (F6).
         """
         await self.steered_world("edge-1")
         self.route_through_the_cloud()
@@ -134,7 +134,7 @@ class ElsewhereTests(SteeringTestCase):
         self.assertIn("TUNNEL-PODS", self.rules())
 
     def route_through_the_cloud(self) -> None:
-        """Have what ``other`` sends to the site go through the server's machine."""
+        """Route the packets of ``other`` to the site through the server's machine."""
         for family, network, gateway in (
             ("-4", "192.168.50.0/24", SERVER),
             ("-6", "fd50::/64", "fd77::21"),
@@ -143,9 +143,10 @@ class ElsewhereTests(SteeringTestCase):
         self.network.forward("cloud")
 
     async def test_servers_own_connections(self) -> None:
-        """They are led nowhere, even when the port of the API itself is intercepted.
+        """The server's own connections are not redirected, even if the API's port is intercepted.
 
-        Here nobody's are, since the API is on this machine; elsewhere the mark makes the difference
+        Here no connection to the API is redirected, since the API is on this machine; otherwise the
+        mark excludes those of the server
         (tests.steering.firewall.test_packets).
         """
         world = await self.steered_world("edge-1")
@@ -162,7 +163,7 @@ class ElsewhereTests(SteeringTestCase):
         marks = [line for line in own.splitlines() if f"pid={server.pid}," in line]
         self.assertTrue(marks, own)
         self.assertEqual([], [line for line in marks if "fwmark:0x59" not in line])
-        # Those that it has would go on for as long as the API says something in them.
+        # Existing connections would continue as long as the API sends data on them.
         self.network.run("cloud", "ss", "--kill", "dst", f"10.77.0.1:{port}")
         await world.set_proxy_ports({"https-proxy-ports": str(port), "http-proxy-ports": "9100"})
         await self.eventually_rules(
@@ -172,8 +173,8 @@ class ElsewhereTests(SteeringTestCase):
         self.assertEqual(len(await server.agents()), 1)
 
     async def test_every_machine_has_its_own_server(self) -> None:
-        """Rules are for the programs of one machine; where a server runs, they reach the edge
-        through that server, whichever the agents are connected to (F8).
+        """Rules apply to the programs of one machine, which reach edge nodes through the server on
+        it, whichever server the agents are connected to (F8).
         """
         await self.steered_world("edge-1")
         await self.eventually_refused(EDGE_4, machine="cloud-2")

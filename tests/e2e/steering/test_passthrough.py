@@ -1,4 +1,4 @@
-"""Connections that go through the server as they are: caller and kubelet see each other."""
+"""Connections that the server passes through without terminating TLS."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ class PassThroughTests(SteeringTestCase):
     """``--passthrough-port`` together with firewall rules."""
 
     async def test_caller_verifies_the_kubelet(self) -> None:
-        """Who asks an edge node's address sees a certificate that names it, which the kubelet
-        alone has, in both families; the other ports stay with the server. Who asks the listener
-        itself is led by the name in its ClientHello, or else served as on ``--secure-port``.
+        """At an edge node's address a caller gets the certificate of its kubelet, in both families;
+        on other ports the server terminates TLS. Connections to the listener's own address are
+        routed by the name in the ClientHello, or else served as on ``--secure-port``.
         """
         world = await self.steered_world("edge-1")
         await self.steer("--enable-iptables=true", "--passthrough-port", PORT)
@@ -21,7 +21,7 @@ class PassThroughTests(SteeringTestCase):
             await self.eventually_healthy(address)
             page = await self.assert_healthy(address, *self.verified())
             self.assertFalse(page.terminated, page)
-            # The kubelet refuses whom it does not know, and nobody else does.
+            # Only the kubelet rejects an unknown client certificate.
             page = await self.ask(address, *self.verified(), caller=False)
             self.assertNotEqual(page.status, 200, page)
         peers = world.nodes["edge-1"].peers
@@ -32,7 +32,7 @@ class PassThroughTests(SteeringTestCase):
         await self.assert_no_loops()
 
     async def assert_no_loops(self) -> None:
-        """Require that a connection to the listener itself goes where its name says, or nowhere."""
+        """Require that connections to the listener's address are routed by name, or closed."""
         page = await self.ask(
             SERVER, "--insecure", "--header", "Host: edge-1:10250", port=int(PORT)
         )

@@ -1,4 +1,4 @@
-"""What measures, and leaves processors to its like: these tests run beside each other.
+"""Tests that measure, and use so little CPU time that they run beside each other.
 
-They lie together so that they do: between them comes no other one, which would run alone.
+They are in one package so that no test that runs alone is scheduled between them.
 """

@@ -11,10 +11,10 @@ from tests.e2e.leaks import LeakTestCase
 from tests.e2e.programs import FIRST_WINDOW, Tunnel
 
 ALLOWED = 0.2
-"""Seconds that the p99 of an echo may be above what is said of the line."""
+"""The maximum seconds by which the p99 of an echo exceeds the round trip of the line."""
 
 TYPISTS = 4
-"""Echoes at a time, so that there are enough samples in little time."""
+"""The number of concurrent echoes, for enough samples in a short time."""
 
 KILOBIT = 1000 / 8
 
@@ -32,7 +32,7 @@ class LineTests(LeakTestCase):
         ``delay`` is one way in seconds, ``queue`` in bytes; the direction to the edge has a delay
         only.
         """
-        # A half waits in the kernel, which keeps twice what it is asked for, and no less than this.
+        # Half of it is in the kernel, which doubles the requested size, and has this minimum.
         buffer = max(queue // 4, 2048)
 
         def proxied(port: int) -> int:
@@ -42,7 +42,7 @@ class LineTests(LeakTestCase):
             return self.proxy.port
 
         tunnel = await self.start_tunnel(proxied=proxied)
-        # Only now: the session has known a shorter way, as when a route changes.
+        # Only now, so that the session has measured a shorter round trip, as when a route changes.
         self.proxy.up.latency = self.proxy.down.latency = delay
         self.proxy.up.bandwidth = rate
         self.proxy.up.queue = int(rate * delay) + queue - 2 * buffer
@@ -76,7 +76,7 @@ class LineTests(LeakTestCase):
     async def test_a_thin_line(self) -> None:
         """At 256 kbit/s an echo waits for at most one initial window of the copy.
 
-        That much is sent before the line is measured.
+        That much is sent before the line's rate is measured.
         """
         rate, queue = 256 * KILOBIT, 6_400
         window = FIRST_WINDOW / rate

@@ -22,27 +22,27 @@ from tests.e2e.programs import Tunnel
 from yurttunnel.cli.client import Process
 
 STREAMS = 200
-"""Those that run from the beginning to the end; there is one more for each forward of the file."""
+"""The number of streams during the whole test; there is one more for each forward in the file."""
 
 CALLERS, RATE = 32, 1000
-"""Who make requests, and how many a second together, where the machine has time for them."""
+"""The number of callers, and their requests per second in total, if the machine is fast enough."""
 
 REWRITES, AT_ONCE = 10, 10
-"""How often the file is another one, and how many forwards it adds then, and removes.
+"""How often the file is rewritten, and how many forwards each rewrite adds, and later removes.
 
-A program looks at its file each second, and reads it when it was the same at two looks: 100
-rewrites with one forward each, one after the other, would take more than three minutes. So there
-are 100 forwards in 10 rewrites; as many are added and removed one by one by command meanwhile.
+A program checks its file each second, and reads it if two checks find the same content: 100
+consecutive rewrites with one forward each would take more than three minutes. So there are 100
+forwards in 10 rewrites; at the same time as many are added and removed one by one by command.
 """
 
 USUAL_SECONDS = 5.0
-"""How long the rate is measured before anything changes."""
+"""The seconds for which the rate is measured before the first change."""
 
 MIN_FRACTION = 0.9
-"""Of the rate that there was before the changes, which goes on while there are any."""
+"""The minimum rate during the changes, as a fraction of the rate before them."""
 
 QUESTION = os.urandom(20_000)
-"""What goes through a forward that was added by command."""
+"""The data that is sent through a forward that was added by command."""
 
 
 class LoadTests(LeakTestCase):
@@ -77,7 +77,7 @@ class LoadTests(LeakTestCase):
             for _ in range(AT_ONCE):
                 await self.come_and_go_by_command()
             await self.are_open({standing, *new})
-            # A listener is closed in the turn after that in which its forward is listed no more.
+            # A listener is closed one reactor turn after its forward is removed from the list.
             await self.eventually(
                 lambda ports=old: all(map(is_free, ports)), "the ports of those before are free"
             )
@@ -142,7 +142,7 @@ class LoadTests(LeakTestCase):
         self.assertTrue(is_free(port))
 
     async def broken(self, tunnel: Tunnel, ports: Collection[int]) -> None:
-        """Break the file: its last content stays in use, and so do changes by command."""
+        """Break the file: its last valid content stays in use, and commands still work."""
         self.file.write('forward = [ "cut off')
 
         async def is_reported() -> bool:

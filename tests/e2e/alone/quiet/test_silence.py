@@ -12,19 +12,20 @@ from tests.e2e.outages.site import SERVER, MachineAgent, SiteTestCase
 from tests.e2e.programs import Program
 
 DETECTION = 25.0
-"""Seconds in which a dead peer is seen without streams; with some it is 7.5 s (protocol.md)."""
+"""The seconds within which a dead peer is detected without streams; with streams it is 7.5 s
+(protocol.md)."""
 
 BUSY_DETECTION = 7.5
 SLACK = 2.0
-"""What a machine may need beyond that, with the like of this test beside it."""
+"""Additional seconds on a machine that runs similar tests at the same time."""
 
 RESUME_WINDOW = "120s"
 
 DEADLINE = 30.0
-"""Seconds in which each dial is answered, one way or the other."""
+"""The seconds within which each dial succeeds or fails."""
 
 NODES = {"edge-1": "partition", "edge-2": "deaf", "other": "mute", "cloud-2": "frozen"}
-"""What happens to each. The first has no stream."""
+"""The nodes and their faults. The first node has no stream."""
 
 
 class SilenceTests(SiteTestCase):
@@ -33,7 +34,7 @@ class SilenceTests(SiteTestCase):
     Both ends must notice within the time that the protocol promises.
     """
 
-    # The streams have to outlive the test's wait for the node that has none.
+    # The streams must survive the detection time of the node without streams.
     server_extra = ("--resume-window", RESUME_WINDOW)
 
     async def test_silence_is_noticed_on_both_sides_and_streams_go_on_after_it(self) -> None:
@@ -99,7 +100,7 @@ class SilenceTests(SiteTestCase):
         self.network.run("cloud", "iptables", "-D", "INPUT", *self.mute)
 
     mute = ("-s", "10.77.0.61", "-d", SERVER, "-j", "DROP")
-    """What ``other`` sends does not arrive."""
+    """A rule that drops the packets of ``other``."""
 
     def rules(self) -> list[tuple[str, ...]]:
         """Drop packets to and from ``edge-1``, and packets to ``edge-2``."""
@@ -111,7 +112,7 @@ class SilenceTests(SiteTestCase):
         ]
 
     async def missed_by(self, due: float, node: str) -> None:
-        """Require that the server reports by then that a node's session has no connection."""
+        """Require that the server reports by a deadline that a node's session has no connection."""
 
         async def missed() -> bool:
             return not await self.is_back(node)
@@ -119,12 +120,12 @@ class SilenceTests(SiteTestCase):
         await self.eventually(missed, f"the server misses {node}", due - reactor.seconds())
 
     async def is_back(self, node: str) -> bool:
-        """Whether the server reports that it has one."""
+        """Whether the server reports that the node's session has a connection."""
         agents = await self.server.agents()
         return any(entry["node"] == node and entry["connected"] for entry in agents)
 
     async def notices_by(self, due: float, agent: MachineAgent, machine: str) -> None:
-        """Require that an agent has noticed by then that its connection is dead."""
+        """Require that an agent detects by a deadline that its connection is dead."""
 
         async def noticed() -> bool:
             return await agent.metric("yurttunnel_agent_connections_lost_total") > 0
