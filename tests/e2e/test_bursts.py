@@ -18,7 +18,7 @@ CALLERS = 500
 BURSTS = 4
 
 SECONDS = 30.0
-"""How long a burst may take; whoever connects has the 15 s of --dial-timeout."""
+"""The maximum duration of a burst in seconds; each connection has the 15 s of --dial-timeout."""
 
 
 def burst(port: int, callers: int, text: bytes = b"x") -> Counter[str]:
@@ -61,5 +61,5 @@ class BurstTests(EndToEndTestCase):
         for number in range(BURSTS):
             ends = await deferToThread(burst, tunnel.forward_ports[0], CALLERS)
             self.assertEqual({"served": CALLERS}, dict(ends), f"burst {number}")
-            # Those whose ends are not known yet would count for the next ones' share.
+            # Streams whose end is not yet known would count for the limit of the next burst.
             await self.eventually(tunnel.has_no_stream, "all streams have ended")

@@ -92,7 +92,7 @@ REPORTED_BY_COMMAND = {
         "--meta-port: 'x' is not a port: write a number from 1 to 65535"
     ),
 }
-"""What ``yurttunnel`` says, which is no command of ``twist``."""
+"""Messages of ``yurttunnel``, which is not a command of ``twist``."""
 
 
 class CommandLineTests(_CommandTestCase):
@@ -184,7 +184,7 @@ class FirstStartTests(EndToEndTestCase):
         )
 
     async def test_no_token(self) -> None:
-        """The message says where the token comes from."""
+        """The message names the source of the token."""
         agent = self.make_tunnel().another_agent(token_path=None)
         agent.start()
         await self.eventually(lambda: not agent.running, "it ends", READY_SECONDS)

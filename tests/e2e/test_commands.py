@@ -130,7 +130,7 @@ class CommandTests(CommandCase):
             ],
         )  # fmt: skip
         self.assertIn("of node edge-1: ready", await self.done("status", "--state-dir", agent))
-        # They are found by themselves, whatever else runs here.
+        # They are found without a flag, even if others run on this machine.
         found = json.loads((await self.run_yurttunnel("status", "-o", "json"))[0])
         self.assertLessEqual({server, agent}, {each["directory"] for each in found})
 

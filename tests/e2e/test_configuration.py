@@ -21,7 +21,7 @@ from yurttunnel.agent.options import SERVER_CONNECTIONS
 DRAIN, WINDOW = "drain-timeout", "resume-window"
 
 SOON = 15.0
-"""Seconds within which is over what takes a second, on a busy machine."""
+"""The timeout on a busy machine for changes that take about a second."""
 
 
 class LiveConfigurationTests(LeakTestCase):
@@ -59,7 +59,7 @@ class LiveConfigurationTests(LeakTestCase):
         await self.until_readiness(agent, f"needs a restart: --{SERVER_CONNECTIONS.name}")
         client = await self.connected(tunnel, echo, EchoClient(reactor))
         await client.round_trip()
-        # What runs goes on when it is allowed no more.
+        # Existing streams continue after their destination is no longer allowed.
         self.write('allow-destination = ["no-default"]\n')
         await self.until_readiness(agent, "needs a restart", there=False)
         refused = await self.connect(tunnel, target, EchoClient(reactor))

@@ -12,13 +12,13 @@ from tests.e2e.test_resumption import CutTunnelTestCase
 from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 
 DETECTION = 7.5
-"""Seconds in which a side that hears nothing gives up, with streams open (protocol.md)."""
+"""Seconds in which a side without received data closes, with streams open (protocol.md)."""
 
 RETURN_GRACE = 0.8
-"""Seconds that streams are given after what looks like the agent's death."""
+"""The grace period of streams after the apparent death of the agent, in seconds."""
 
 SLACK = 10.0
-"""What a loaded machine may need beyond, seconds."""
+"""Additional seconds on a loaded machine."""
 
 BULK = 30_000_000
 """Bytes of a download that is under way, more than any window."""

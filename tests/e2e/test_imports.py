@@ -36,7 +36,7 @@ CLUSTER = (
     "yurttunnel.steering.firewall",
     "yurttunnel.steering.netlink",
 )
-"""What is for clusters, or for a command of its own."""
+"""Modules for clusters, or for a separate command."""
 
 SERVER_ONLY = ("yurttunnel.server", "yurttunnel.cluster", "yurttunnel.http.pool")
 AGENT_ONLY = ("yurttunnel.agent",)

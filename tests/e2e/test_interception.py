@@ -67,7 +67,7 @@ class CallerTests(InterceptionTestCase):
             self.assertEqual((out, status), (HELLO, 0), errors)
             out, errors, status = await self.curl(*self.through(plain, host))
             self.assertEqual((out, status), (HELLO, 0), errors)
-        # A caller that dials the server's own port says by a field what it wants.
+        # A caller that dials the server's own port selects its destination by a field.
         out, errors, status = await self.curl(
             *trust, *caller, "--resolve", f"edge-1:{secure.port}:127.0.0.1",
             "--header", f"X-Tunnel-Proxy-Dest: 127.0.0.1:{secure.kubelet.port}",
@@ -166,7 +166,7 @@ class NodeTests(InterceptionTestCase):
                 answer = await door.get("/hello", host, fields)
                 self.assertEqual(answer.body, HELLO, f"{door.name}: {host} {fields}")
             self.assertEqual((len(door.kubelet.requests), len(other.requests)), (seen, 3))
-            # The agent that is asked for decides what it dials.
+            # The requested agent decides what it dials.
             to_second = [(b"X-Tunnel-Proxy-Host", b"edge-2")]
             answer = await door.get("/hello", f"127.0.0.1:{port}", to_second)
             self.assertEqual(answer.status, 403, answer.text)
@@ -228,7 +228,7 @@ class NodeTests(InterceptionTestCase):
                 self.assertEqual(document["status"], "Failure")
                 self.assertIn(words, document["message"], named)
             client.host = door.host
-            # Whoever wants a tunnel has --connect-endpoint.
+            # Tunnels are available at --connect-endpoint only.
             answer = await door.raw(b"CONNECT edge-1:80 HTTP/1.1\r\nHost: edge-1:80\r\n\r\n")
             await self.eventually(lambda a=answer: b"\r\n\r\n" in a.answer, "it is answered", 5)
             self.assertTrue(answer.answer.startswith(b"HTTP/1.1 405 "), answer.answer[:60])
@@ -245,7 +245,7 @@ class PassingTests(InterceptionTestCase):
         before = self.descriptors_of(tunnel)
         await together(*(self.requests_through(door) for door in frontends))
         await self.assert_no_leftovers(tunnel, frontends, before)
-        # One line of log each, and metrics whose labels are not what callers have chosen.
+        # One log line each, and metrics whose labels callers cannot choose.
         self.assertEqual(tunnel.server.log.count("(asked-for-1)"), 2)
         answered = "yurttunnel_server_proxied_requests_total"
         self.assertGreater(await tunnel.server.metric(answered, verb="POST", code="200"), 5)

@@ -67,8 +67,8 @@ class LostNodeTests(InterceptionTestCase):
             # An idle connection to the kubelet, too: it ends with the session.
             self.assertEqual((await door.get("/hello")).body, HELLO)
             begun.append((await door.client()).ask("/follow?follow=true"))
-            # So this one has the idle connection: what waits on such a one is tried again when that
-            # ends, as the node may be back.
+            # So this request uses the idle connection: a request that waits on a reused connection
+            # is retried when that ends, because the node may have returned.
             await self.within(5, begun[-1].begun(), "the answer begins")
             waiting.append((await door.client()).ask("/never"))
             await self.eventually(
@@ -79,7 +79,7 @@ class LostNodeTests(InterceptionTestCase):
             got = await self.within(10, door.get("/hello"), "a request of a lost node is refused")
             self.assertEqual(got.status, 503, got.text)
             self.assertIn("has not come back yet", got.text)
-        # It may be on its way back; that it has been restarted ends what waits for it.
+        # Requests wait because the node may return; its restart ends them.
         tunnel.agent.start()
         await tunnel.agent.ready()
         for answer in begun:
@@ -217,7 +217,7 @@ class Endless:
         self._transport.write(self._text)
 
     def stopProducing(self) -> None:
-        """Do nothing: the connection has gone."""
+        """Do nothing: the connection is lost."""
 
 
 class DeadlineTests(InterceptionTestCase):

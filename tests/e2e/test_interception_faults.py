@@ -86,7 +86,7 @@ class FaultyKubeletTests(InterceptionTestCase):
         await self.assert_no_leftovers(tunnel, frontends, before)
 
     async def test_a_kubelet_that_breaks_off_or_talks_nonsense(self) -> None:
-        """Before its head that gives 502 with a reason; within a body it never looks complete."""
+        """Before the response's head the caller gets 502 with a reason, later a truncated body."""
         before_head = {
             "closes": b"", "closes_within_head": b"HTTP/1.1 200 OK\r\nContent-",
             "nonsense": b"SSH-2.0-OpenSSH_9.2\r\n\r\n",

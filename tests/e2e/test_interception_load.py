@@ -14,10 +14,10 @@ CHUNKED = [(b"Transfer-Encoding", b"chunked")]
 CLIENTS, REQUESTS = 200, 20
 
 POOL = 32
-"""Connections to one kubelet that are used by short requests at a time."""
+"""The maximum number of concurrent connections to one kubelet for short requests."""
 
 FOLLOWERS = POOL + 8
-"""Requests that last, more than there are such connections."""
+"""Long requests, more than the maximum of such connections."""
 
 
 class PoolTests(InterceptionTestCase):

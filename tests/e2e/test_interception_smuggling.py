@@ -11,7 +11,7 @@ from tests.e2e.kubelets import HELLO, Request, chunk, hello, routes
 from tests.e2e.test_interception import together
 
 SMUGGLED = b"GET /smuggled HTTP/1.1\r\nHost: HOST\r\n\r\n"
-"""What follows each case: nobody may ever take this for a request."""
+"""Data after each case, which must never be parsed as a request."""
 
 
 def post(*lines: bytes, body: bytes = b"hello") -> bytes:
@@ -235,7 +235,7 @@ class SmugglingTests(InterceptionTestCase):
             self.assertEqual(bodies, [b"/slowly?%d" % number for number in range(12)])
             self.assertEqual(concurrent, 1, "one at a time")
             client.drop()
-            # What follows a proper request and is none is refused behind its answer.
+            # Invalid data after a valid request is rejected after the response to that.
             host = door.host.encode()
             text = chunked(chunk(b"hello") + chunk(b"")).replace(b"HOST", host)
             peer = await door.raw(text + b"0\r\n\r\n" + SMUGGLED.replace(b"HOST", host))

@@ -93,7 +93,7 @@ class Duplex(Peer):
             self.transport.loseWriteConnection()
 
     def stopProducing(self) -> None:
-        """Do nothing: ``connectionLost`` says why."""
+        """Do nothing: ``connectionLost`` reports why."""
 
     def encoded(self, data: bytes) -> bytes:
         """Return the encoding of a piece of the payload."""
@@ -239,7 +239,7 @@ class UpgradeTests(InterceptionTestCase):
             expected = b"early answer, early question"
             await self.eventually(lambda n=near, e=expected: n.answer == e, "early bytes arrive", 5)
             if not door.secure:
-                # What follows the end of the client's direction still comes.
+                # The response after the end of the client's direction still arrives.
                 near.transport.write(b", late question")
                 near.transport.loseWriteConnection()
                 await self.within(5, near.when_read_ended(), "the kubelet's end has come")
@@ -247,7 +247,7 @@ class UpgradeTests(InterceptionTestCase):
                 await self.eventually(
                     lambda d=door: not d.kubelet.open, "the kubelet has closed", 2
                 )
-            # A client that leaves takes the kubelet's connection with it.
+            # The kubelet's connection is closed with the client's.
             client.drop()
             client = await door.client()
             await client.upgrade("/echo", RequestClient()).whole()

@@ -198,8 +198,8 @@ class KubectlTests:
         await self.eventually(lambda: shell.reported_size("40 100"), "the shell sees its size")
         shell.resize(120, 50)
         await self.eventually(lambda: shell.reported_size("50 120"), "the shell sees the new size")
-        # By then it is no child of the shell that still has to become a program, which would be
-        # left running: dash's handler notes the signal, and is gone with what it has noted.
+        # By then the child has executed its program. A signal before that would be lost, and the
+        # child would continue: dash's handler only sets a flag, which ends with exec.
         shell.transport.write(b"sh -c 'echo begun; exec sleep 100'\n")
         # Not the terminal's echo of the command, where a semicolon follows.
         await shell.wait_for_output(r"begun\r")
@@ -212,7 +212,7 @@ class KubectlTests:
         attached = self.start_kubectl(kubectl, "attach", "-i", "echo")
         attached.transport.write(b"is anybody there\n")
         await attached.wait_for_output("heard is anybody there\n")
-        # Which of the two outputs comes first is nobody's promise.
+        # The order of the two outputs is not defined.
         await self.eventually(lambda: b"noise\n" in attached.error, "its other output is there")
         attached.signal("INT")
         await attached.finished(10)

@@ -27,8 +27,8 @@ MEBIBYTE = 1024 * 1024
 MANY_EXECS = Path(__file__).with_name("many_execs.py")
 
 KUBECTL_EXECS, EXECS, WORKERS = 200, 1000, 10
-"""Commands by kubectl, each of which takes a tenth of a second of a processor and more, and by a
-client that takes less; and how many run at a time."""
+"""The numbers of commands by kubectl, each of which takes at least 0.1 s of CPU time, of commands by
+a client that takes less, and of concurrent ones."""
 
 
 class CutTests(QuickstartTestCase):
@@ -160,8 +160,8 @@ class ManyExecsTests(QuickstartTestCase):
         succeed, and nothing is left behind."""
         quickstart = await self.start_quickstart()
         kubectl = self.kubectl(quickstart)
-        # By WebSocket a kubectl before 1.34 drops what comes before it is ready for it
-        # (kubernetes/kubernetes issue 131189), as it does here once in many on a busy machine.
+        # With WebSocket a kubectl before 1.34 drops data that arrives before it is ready
+        # (kubernetes/kubernetes issue 131189), which happens here rarely, on a busy machine.
         kubectl.environment["KUBECTL_REMOTE_COMMAND_WEBSOCKETS"] = "false"
         await self.run_pod(kubectl, "web", WEB)
         await kubectl.output("exec", "web", "--", "true")

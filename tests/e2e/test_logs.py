@@ -56,7 +56,7 @@ class LogTests(EndToEndTestCase):
         self.addCleanup(os.close, reader)
         fcntl.fcntl(reader, fcntl.F_SETPIPE_SZ, 4096)
         tunnel.server.start()
-        # It has the pipe open; nobody else shall wait for it.
+        # It has opened the pipe; no other program must wait for it.
         os.unlink(tunnel.server.log_path)
         await tunnel.server.ready()
         tunnel.agent.start()

@@ -21,16 +21,16 @@ from tests.e2e.support import EndToEndTestCase, copy_state
 from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 
 UNREACHABLE = 1.0
-"""Seconds for which a replacement may keep callers from a node of which an agent runs."""
+"""The maximum seconds for which a replacement makes a node unreachable while an agent runs."""
 
 PAUSE = 0.02
 """Seconds between two dials."""
 
 ENOUGH = 50
-"""Dials in a state that lasts."""
+"""The number of dials in a lasting state."""
 
 BUSY_SECONDS = 30.0
-"""What so many dials may take on a busy machine; on another it is two."""
+"""The maximum seconds for that many dials on a busy machine; otherwise it is two."""
 
 
 class Dial(NamedTuple):

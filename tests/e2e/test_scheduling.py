@@ -22,7 +22,7 @@ with module["acquire_slot"](module["Concurrency"][sys.argv[2]]):
 """
 
 SECONDS = 20.0
-"""How long a process may take until it has its turn or waits for it."""
+"""The timeout in seconds until a process has its slot, or waits for it."""
 
 
 class SchedulingTests(TestCase):

@@ -66,7 +66,7 @@ class SeveralServersTests(LeakTestCase):
         second.kill()
         await client.round_trip()
         self.assertEqual(await self.status_through(tunnel.server, echo.port), 200)
-        # While one is missing, the agent tries again and again.
+        # While a server is missing, the agent retries.
         second.start()
         await second.ready()
         await self.eventually(second.agents, "the agent is back", 20)

@@ -23,7 +23,7 @@ from tests.e2e.tls_callers import RECEIVE_BUFFER, tls_download
 from yurttunnel.server.frontends.connect import LINGER
 
 STEP = 48 * 1024
-"""Bytes that a target sends at a time. So many wait in the server, and pause nothing yet."""
+"""Bytes that a target sends at a time. That many wait in the server without pausing the stream."""
 
 
 PROBE_TIMER = "04"
@@ -157,7 +157,7 @@ class StoppingTests(EndToEndTestCase):
         def settled() -> str:
             nonlocal last
             before, last = last, download.arrived
-            # A probe has come: a segment that has brought nothing.
+            # A window probe has arrived: a segment without data.
             is_closed = download.is_probed and last[0] == before[0] and last[1] > before[1]
             if download.queued == source.sent:
                 return "taken"
@@ -166,7 +166,7 @@ class StoppingTests(EndToEndTestCase):
         what = "the kernel has taken all, or has a closed window"
         if await self.eventually(settled, what, 60) == "taken":
             return True
-        # When it has answered twice it has written what the kernel takes.
+        # After two responses it has written all that the kernel accepts.
         await received()
         await received()
         return download.queued == source.sent

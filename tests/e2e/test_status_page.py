@@ -42,7 +42,7 @@ SLOW = 0.3
 """Seconds that a kubelet takes to answer; the histogram has a bucket from 0.25 to 0.5 s."""
 
 SEEN = 60.0
-"""Seconds within which a page shows what has changed; two, where there is nothing else to do."""
+"""Seconds within which a page shows a change; on an idle machine it takes two."""
 
 DURATION = r"[\d.]+ m?s"
 
@@ -273,7 +273,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertLessEqual(expected, set(told))
 
     async def test_it_says_when_nothing_answers(self) -> None:
-        """When the process is gone, the page says how old its content is."""
+        """After the end of the process the page shows the age of its content."""
         page = await self.visit(self.tunnel.agent)
         await self.assert_shows(page, "#live", "Live")
         await self.tunnel.agent.stop()
@@ -327,7 +327,7 @@ class StatusPageTests(BrowserTestCase):
     async def test_compact(self) -> None:
         """Below 1,100 pixels the rows of tables are lower than above."""
         page = await self.visit(self.tunnel.server)
-        # What is shown must not change between two looks.
+        # The content must not change between two measurements.
         await page.evaluate("document.getElementById('pause').click()")
         rows = "Array.from(document.querySelectorAll('tbody tr'), row => row.offsetHeight)"
         await page.resize(1101, 900)
@@ -469,7 +469,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         label = "document.querySelector('#round-trip .spark').getAttribute('aria-label')"
         self.assertRegex(await page.evaluate(label), r"^round trip, now [\d.]+ ms, at most ")
 
-        # A connection that is cut, though the session goes on, and then its end.
+        # A reset connection, after which the session continues, and then the session's end.
         self.assertEqual(1, proxy.for_all("reset"))
 
         async def noted() -> bool:

@@ -62,7 +62,7 @@ class CertificateTests(EndToEndTestCase):
             line = f"has not become a session: {why}"
             await self.eventually(lambda x=line: x in tunnel.server.log, "the server says why", 5)
         self.assertNotIn("SSL routines", tunnel.server.log)
-        # The agent's enrolment was no session that came to nothing.
+        # The agent's enrolment is not logged as a failed session.
         self.assertEqual(tunnel.server.log.count("has not become a session"), 3)
         echo = self.listen(Echo)
         client = await self.connected(tunnel, echo, EchoClient(reactor))
@@ -260,7 +260,7 @@ class RevocationTests(EndToEndTestCase):
         answer = await self.connect(tunnel, f"edge-1:{echo.port}", RequestClient())
         self.assertEqual(answer.status, 503, answer.body)
 
-        # What the line says works.
+        # The advice in the log works.
         again.kill()
         os.unlink(os.path.join(again.state, "node.pem"))
         back = tunnel.another_agent()
@@ -316,7 +316,7 @@ class RevocationTests(EndToEndTestCase):
         await self.eventually(is_ended, "the session is ended", 1)
         await self.eventually(lambda: "revoked" in tunnel.agent.log, "the agent knows why", 5)
         self.assertTrue(await connected(tunnel.server))
-        # It does not come back, and the other server goes on.
+        # The agent does not return, and the session with the other server continues.
         await self.pause(3)
         self.assertFalse(await connected(second))
         self.assertTrue(await connected(tunnel.server))
@@ -376,7 +376,7 @@ class CallerTests(EndToEndTestCase):
             self.assertIn(direct, output)
 
     async def test_nodes_and_strangers_are_refused(self) -> None:
-        """A node's certificate, and none, get an alert, and the server's log says why."""
+        """A node's certificate, or none, is rejected with an alert, and the reason is logged."""
         which("openssl")
         tunnel, port = await self.start_with_tls()
         node = os.path.join(tunnel.agent.state, "node.pem")

@@ -21,7 +21,7 @@ class TwoSitesTests(EndToEndTestCase):
     """The same address enrols twice; names lead to the nodes, the address to neither."""
 
     async def test_the_same_address(self) -> None:
-        """A caller by address is told the names, also while one of them is away."""
+        """A caller by address gets an error with the names, even if one node is disconnected."""
         targets = {node: self.listen(Echo) for node in ("edge-1", "edge-2")}
         ports = {node: free_ports.take() for node in targets}
         forwards = [

@@ -65,8 +65,8 @@ class ApiLossTests(ClusterTestCase):
         await self.servers[index].stop(20)
         self.servers[index] = again = await world.restarted(self.servers[index])
         again.start()
-        # It waits for the API for a while, so that nobody is sent to it who can be told more
-        # by another one.
+        # It waits for the API for a while, so that clients are not sent to it if another server
+        # has more data.
         await again.ready(READY_SECONDS)
         await self.connected([again], self.agents)
 
@@ -93,9 +93,9 @@ class ApiLossTests(ClusterTestCase):
                 return False
             return True
 
-        # A connection that was kept may have died without a word, and a POST is not repeated.
+        # An idle connection may be dead without a reset, and a POST is not retried.
         await world.reconnect()
-        # A real kube-apiserver asks itself at the same address, and has to find back to itself.
+        # A real kube-apiserver is its own client at this address, and must reconnect to itself.
         await self.eventually(takes_pods, "the API takes pods again", 60, 1)
         await world.add_nodes("edge-3")
         self.agents["edge-3"] = new = await world.agent("edge-3")
@@ -105,7 +105,7 @@ class ApiLossTests(ClusterTestCase):
         await self.run_pod(world, "new", "edge-3")
         self.assertRegex(await self.logs(world, "new"), r"tick \d+")
         for server in SERVERS[:2]:
-            # Only by the pod can it be told that another node than the one in Host is meant.
+            # Only the pod shows that the request is for another node than the one in Host.
             async def found(server=server):
                 path = "/containerLogs/default/new/main?tailLines=1"
                 status, body = await world.request_kubelet(

@@ -36,14 +36,14 @@ READER = {
         },
     ],
 }
-"""Somebody who may read metrics of nodes and nothing else, as Prometheus does."""
+"""A service account with permission to read the metrics of nodes only, like Prometheus."""
 
 
 class CallerTests(ClusterTestCase):
     """Callers of port 10263 with a bearer token."""
 
     async def test_tokens(self):
-        """A token allows what the cluster allows its owner, and nothing else."""
+        """A token permits exactly what the cluster permits its owner."""
         world = await self.start_cluster("edge-1")
         await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(READER).encode())
         token = await world.token("reader")
@@ -84,7 +84,7 @@ LISTER = {
         },
     ],
 }
-"""What ``somebody`` gets, who may do nothing before."""
+"""The permissions that ``somebody`` gets, who has none before."""
 
 
 class PluginTests(ClusterTestCase):

@@ -209,7 +209,7 @@ class GuidesTests(ClusterTestCase):
         sums = [line.split()[0] for line in (await page.follow(self.home)).splitlines()]
         self.assertEqual(2, len(sums))
         self.assertEqual(1, len({*sums}))
-        # Its status says whether something looks wrong, as the clock of a machine in a test may.
+        # Its exit status reports problems, and the clock of a machine in a test may be one.
         await page.follow(self.home, options="-u")
         with tarfile.open(self.home / "server.tar.gz") as archive:
             names = {member.name.partition("/")[2] for member in archive}
@@ -271,7 +271,7 @@ class GuidesTests(ClusterTestCase):
         self.assertTrue(page.finished)
 
     async def test_manifests(self) -> None:
-        """Install the manifests as their pages say, each overlay in turn, and remove them."""
+        """Install the manifests as documented, one overlay after the other, and remove them."""
         world = await self.make_world(nodes=ADDRESSES)
         await world.add_nodes(EDGE)
         await world.add_nodes(CLOUD, edge=False)

@@ -43,7 +43,7 @@ class IdentityTests(ClusterTestCase):
             return described if "NotApproved" in described else None
 
         self.assertIn("edge-2", await self.eventually(rejection, "an event says why", 20, 0.5))
-        # Whoever approves says it once, also where that becomes another one.
+        # The approver logs it once, also if another server becomes the approver.
         lines = [
             [
                 line

@@ -32,7 +32,7 @@ class PermissionTests(ClusterTestCase):
         if assets() is not None:
             raise SkipTest("a real kube-apiserver does not tell what it was asked")
         world = await self.make_world()
-        # One server, so that it leads again when the lease was taken from it.
+        # One server, so that it becomes the leader again after it has lost the lease.
         world.servers = [SERVERS[0]]
         await world.add_nodes("edge-1", "edge-2")
         await self.start_tunnel(world, "edge-1")

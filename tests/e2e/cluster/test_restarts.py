@@ -59,7 +59,7 @@ class RestartTests(ClusterTestCase):
         sent = world.directory / "sent"
         sent.write_bytes(content)
         for index in (0, 1):
-            # The one that goes is the one that the API asks first, and whose ways it uses.
+            # The API prefers the server that ends, and uses its connections.
             world.servers = [SERVERS[index], SERVERS[1 - index]]
             follow = self.start_kubectl(world, "logs", "-f", "web")
             await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")

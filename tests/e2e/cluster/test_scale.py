@@ -25,16 +25,16 @@ from yurttunnel.kube.credentials import FileCredentials
 from yurttunnel.kube.informer import Informers
 
 MAX_SECONDS = 0.050
-"""What a turn of the reactor may take while the first lists come."""
+"""The maximum duration of a reactor turn during the first lists, in seconds."""
 MAX_BYTES = 1024
-"""What may be kept for a pod."""
+"""The maximum memory for a pod in bytes."""
 READ_BYTES = 65536
-"""What a read of a socket gives at most."""
+"""The maximum size of a read from a socket in bytes."""
 TRIES = 3
 """CPU time, too, is longer when others use the caches of the CPU, but not each time."""
 
 TRACED_PODS = 5_000
-"""So many are enough to see what one takes; each allocation that is traced takes its time."""
+"""Enough pods to measure the memory of one; tracing slows down each allocation."""
 
 
 @implementer(IStreamClientEndpoint)

@@ -11,8 +11,8 @@ from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import AGENT_PORT, SERVERS, SPARE_ADDRESS
 
 NOTICED_SECONDS = 15.0
-"""From when the EndpointSlices have a server: agents look within five seconds, and again if the
-balancer leads them to a server that is connected already."""
+"""Seconds from the update of the EndpointSlices: agents check them within five seconds, and again
+if the balancer connects them to a server to which they are already connected."""
 
 
 class RoundRobin(ProxyFactory):

@@ -174,7 +174,7 @@ class WayTests(ClusterTestCase):
         await world.add_nodes("edge-1")
         self.servers = []
         for address in world.servers:
-            # What asks by port 10264 for an address of a node has to be on the server's machine.
+            # Callers of port 10264 that select a node by address must be on the server's machine.
             server = await world.server(address, "--insecure-bind-address", loopback(address))
             server.meta_host = loopback(address)
             self.servers.append(server)

@@ -34,7 +34,7 @@ int fdatasync(int fd) { return slowly("fdatasync", fd); }
 """
 
 RESPONSE_TIMEOUT = 0.5
-"""How long a response of the cloud may take while each fsync takes a second."""
+"""The maximum seconds of a response of the cloud while each fsync takes a second."""
 
 
 class FullDiskTests(HubTestCase):

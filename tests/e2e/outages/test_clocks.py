@@ -18,25 +18,25 @@ HOUR = 3600
 DAY = 24 * HOUR
 
 YEARS = 20 * 365 * DAY
-"""So far ahead no certificate is good any more."""
+"""So far in the future all certificates have expired."""
 
 MOMENT = 1.5
-"""Seconds for which each wrong time lasts: the other end is asked for a sign of life within it."""
+"""Seconds for which each wrong time lasts: a PING is sent in that time."""
 
 SOON = 10.0
-"""Seconds within which what has a reason to go on does; most of it takes less than one."""
+"""The timeout for operations that can continue; most take less than a second."""
 
 DETECTION = 7.5
 """Seconds in which silence is noticed while there are streams (protocol.md)."""
 
 SLACK = 4.0
-"""What a loaded machine may need beyond."""
+"""Additional seconds on a loaded machine."""
 
 RATE = 8_000_000.0
 """Bytes per second of the line: it is always full, and leaves the processors to other tests."""
 
 WRONG = ((-2 * DAY, "not valid yet: compare"), (YEARS, "expired"))
-"""Times at which no certificate is good, and what the agent says then of the server's."""
+"""Times at which no certificate is valid, and the agent's message about the server's."""
 
 
 class ClockTests(LeakTestCase):

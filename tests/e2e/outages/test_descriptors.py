@@ -18,16 +18,16 @@ MAX_DESCRIPTORS = 64
 """Descriptors that the program may have: some 20 are its own."""
 
 LOAD = 80
-"""Connections that want more."""
+"""The number of connections that exceed the limit."""
 
 BUSY_SHARE = 0.1
-"""The most of a processor that a program without work may take; it is a hundredth."""
+"""The maximum share of a processor that an idle program uses; it uses a hundredth."""
 
 WATCHED = 1.5
-"""Seconds for which that is watched."""
+"""Seconds for which that is measured."""
 
 SOON = 5.0
-"""Seconds in which a caller is served or turned away."""
+"""Seconds in which a caller is served or rejected."""
 
 
 class DescriptorTests(LeakTestCase):

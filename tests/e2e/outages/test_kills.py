@@ -27,19 +27,19 @@ from tests.e2e.programs import Program
 
 BEGINNING = {"TCP, nothing said": 0, "TLS, the agent has begun": 1}
 HELLO = {"TLS, the server has answered": 2, "TLS done, HELLO of the agent sent": 3}
-"""States by how often the two ends have taken turns; the next one waits for what does not come."""
+"""States by the number of changes of the sender; then an end waits for a message that is held."""
 
 RETURN_GRACE = 0.8
-"""Seconds that streams are given after the death of an agent: here it does not return for more."""
+"""Seconds after which a dead agent's streams end; here it does not return in time."""
 
 ENDED = RETURN_GRACE + 1.2
-"""Seconds in which the other end has let go of all."""
+"""Seconds in which the other end releases everything."""
 
 DRAIN = 5.0
-"""Seconds for which one that goes waits for a stream whose other end is not there."""
+"""Seconds for which a draining program waits for a stream whose other end is gone."""
 
 BACK = 15.0
-"""Seconds in which all works again when both ends run; pauses between attempts are random."""
+"""Seconds within which everything works after both ends run; pauses between attempts are random."""
 
 
 class KillTestCase(LeakTestCase):
@@ -128,7 +128,7 @@ class HandshakeKillTests(KillTestCase):
             if survivor is self.server:
                 await self.assert_released(survivor, before)
             await self.start_again(victim)
-            # An agent keeps its streams for a server that may be only unreachable.
+            # An agent does not end its streams at once, because the server may be only unreachable.
             await self.assert_released(survivor, before)
 
 
@@ -187,7 +187,7 @@ class StreamKillTests(KillTestCase):
         dial, streams = await self.in_each_state()
         # It ends with the server, without an answer.
         dial.addErrback(lambda failure: failure.trap(Incomplete))
-        # Who has read to the end and has nothing to say does not see a connection end.
+        # A peer that has read to the end, and does not write, does not notice a lost connection.
         targets = [target for name, target in self.targets.items() if name != "half"]
         peers = [peer for target in targets for peer in target.peers]
         self.server.kill()

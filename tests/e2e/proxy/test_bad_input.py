@@ -63,7 +63,7 @@ def occupy(number: int, version: int) -> socket.socket:
 
 
 class PortInUse:
-    """A resource that is taken, beside a valid Service; subclasses choose mode and back end."""
+    """A resource that is in use, and a valid Service; subclasses choose mode and back end."""
 
     async def prepare(self, *flags: str) -> Proxy:
         """Make a valid Service, and a proxy."""

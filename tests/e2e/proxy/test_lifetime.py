@@ -46,7 +46,7 @@ class Lifetime:
         self.assertEqual(self.all_rules(), rules)
 
     async def assert_while_stopped(self) -> None:
-        """Require what the mode promises while there is no proxy."""
+        """Require the promised behavior of the mode while no proxy runs."""
         raise NotImplementedError
 
     async def test_drain(self) -> None:

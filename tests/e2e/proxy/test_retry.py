@@ -275,8 +275,8 @@ class KernelTests(Retry, ProxyTestCase):
         self.assertLess(slowest, SECOND_PACKET_SECONDS + self.allowance())
 
     def packets_too_early(self) -> int:
-        """Return how many more packets may be sent before the endpoints are detected: if others had
-        the processors for most of the second until clients retry, it may be the next one.
+        """Return the number of additional packets until dead endpoints are detected: one for each
+        second in which programs waited for a processor, rounded.
         """
         return int(self.watch.waited() + 0.5)
 

@@ -42,7 +42,7 @@ class Soak:
     timeout = ProxyTestCase.timeout + CONNECTIONS * SECONDS_EACH
 
     udp_attempts = 4
-    """How often a client sends by UDP, once a second, before it gives up."""
+    """The number of UDP attempts of a client, one per second, before it fails."""
 
     async def test_churn(self) -> None:
         """Endpoints are removed, added and killed, and Services are created and deleted: every

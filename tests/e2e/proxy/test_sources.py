@@ -52,7 +52,7 @@ class Api:
         self.hosts = {version: self.objects.address("web", version) for version in BOTH}
 
     async def still_served(self) -> None:
-        """Require that clients are served by the last known endpoints, in turn."""
+        """Require that clients are served by the last known endpoints, by round robin."""
         for version, host in self.hosts.items():
             got = spread(await self.calls(60, host))
             self.assertEqual(set(got), {pod.address(version) for pod in REMOTE})
