@@ -1,4 +1,4 @@
-"""The command line and what is printed, without a run."""
+"""The command line and the output, without a run."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,7 @@ class CommandLineTests(SynchronousTestCase):
     """Flags."""
 
     def refused(self, *arguments):
-        """Return what is said about a bad command line."""
+        """Return the error about an invalid command line."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.assertRaises(SystemExit, parse, arguments)
@@ -32,25 +32,25 @@ class CommandLineTests(SynchronousTestCase):
         self.assertEqual(scale_of(parse(["--quick"])), QUICK)
 
     def test_single_lengths_can_be_chosen(self):
-        """--seconds leaves --megabytes alone."""
+        """--seconds does not change --megabytes."""
         scale = scale_of(parse(["--quick", "--seconds", "2.5"]))
         self.assertEqual((scale.seconds, scale.megabytes), (2.5, QUICK.megabytes))
 
     def test_an_unknown_line_is_refused_with_the_known_ones(self):
-        """The sentence names the lines there are."""
+        """The error lists the existing lines."""
         self.assertIn("requests-16", self.refused("--only", "nonsense"))
 
     def test_lengths_of_nothing_are_refused(self):
-        """A run of no time has no figures."""
+        """A run without duration has no figures."""
         for flag in ("--seconds", "--repeats", "--megabytes"):
             self.assertIn(f"{flag} must be more than 0", self.refused(flag, "0"))
 
 
 class ComparisonTests(SynchronousTestCase):
-    """What ends with --baseline."""
+    """Comparison with --baseline."""
 
     def compared(self, before, *now):
-        """Return the exit status and what is printed for one line, then and now."""
+        """Return the exit status and the output for earlier and current figures of one line."""
         printed = io.StringIO()
         with contextlib.redirect_stdout(printed):
             status = compare_with_baseline(
@@ -59,24 +59,24 @@ class ComparisonTests(SynchronousTestCase):
         return status, printed.getvalue()
 
     def test_a_loss_is_the_exit_status(self):
-        """The line that has lost is named, with how much."""
+        """The output names the line with a loss, and its size."""
         status, printed = self.compared(1.0, 0.8)
         self.assertEqual(status, LOST)
         self.assertIn("speed", printed)
         self.assertIn("lost 20% beyond the spread", printed)
 
     def test_a_line_that_only_misses_what_is_demanded_is_no_loss(self):
-        """A baseline that was no better is kept."""
+        """A baseline that was not better causes no error."""
         status, printed = self.compared(0.1, 0.1)
         self.assertEqual(status, 0)
         self.assertIn("kept", printed)
 
 
 class ReportTests(SynchronousTestCase):
-    """What is printed."""
+    """The output."""
 
     def test_a_row_has_both_medians_the_ratio_and_the_verdict(self):
-        """Everything that a line is about is on one line."""
+        """All figures of a benchmark are in one row."""
         row = report.row(result(line("requests-16"), [0.8, 0.95, 1.0])).split()
         self.assertEqual(
             row,
@@ -84,7 +84,7 @@ class ReportTests(SynchronousTestCase):
         )
 
     def test_the_third_contestant_has_its_ratio_behind_the_verdict(self):
-        """It ran in the same rounds, and its costs are shown as well."""
+        """It runs in the same rounds, and its costs are shown as well."""
         third = with_third(line("requests-16"), [0.8, 0.95, 1.0], [0.5, 0.6, 0.7])
         self.assertEqual(report.row(third).split()[-2:], ["holds", "0.60"])
         _, costs = report.costs([third])
@@ -106,13 +106,13 @@ class ReportTests(SynchronousTestCase):
         self.assertIn(" 2.00 s/GB ", second)
 
     def test_costs_stand_beside_what_they_are_to_be(self):
-        """Where a line demands that."""
+        """If a line has a requirement for them."""
         demanding = dataclasses.replace(line(), reach_cost=42e-6)
         _, costs = report.costs([result(demanding, [1.0])])
         self.assertIn(" <= 42 ", costs)
 
     def test_disturbed_lines_are_named(self):
-        """Whoever reads the figures learns which of them are noise."""
+        """The output shows which figures are noise."""
         lines = list(
             report.doubts([result(line("a"), [1.0], others=0.8), result(line("b"), [1.0])])
         )

@@ -1,4 +1,4 @@
-"""What is made of the figures of single runs."""
+"""The evaluation of single runs."""
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -10,7 +10,7 @@ from tests.benchmarks.fakes import line, result, run
 
 
 class SummaryTests(SynchronousTestCase):
-    """The middle and the spread of several values."""
+    """The median and the spread of several values."""
 
     def test_the_order_of_values_does_not_matter(self):
         """Median and quartiles are those of the sorted values."""
@@ -29,60 +29,60 @@ class RunTests(SynchronousTestCase):
         self.assertAlmostEqual(run(1.0, work=500, server=0.6, agent=0.4).cost, 0.002)
 
     def test_driver_share_is_of_the_time_of_load_and_tested_programs(self):
-        """What other programs took does not count."""
+        """The CPU time of other programs does not count."""
         share = run(1.0, server=0.3, agent=0.3, driver=0.2, others=9.0).driver_share
         self.assertAlmostEqual(share, 0.25)
 
     def test_a_run_that_took_no_time_has_no_share(self):
-        """The load's share is 0 where clocks have seen nothing."""
+        """The load's share is 0 if the clocks have measured no time."""
         self.assertEqual(run(1.0, server=0.0, agent=0.0, driver=0.0).driver_share, 0.0)
 
 
 class ResultTests(SynchronousTestCase):
-    """What follows from the runs of a line."""
+    """The results of the runs of a line."""
 
     def test_each_run_is_held_against_the_peers_run_before_it(self):
-        """The ratios are those of neighbors, not of medians."""
+        """Ratios are those of neighboring runs, not of medians."""
         peer = [run(100.0), run(10.0)]
         ours = [run(50.0), run(10.0)]
         self.assertEqual(compare(line(), peer, ours).judged, [0.5, 1.0])
 
     def test_a_line_holds_from_its_reach_on(self):
-        """The median decides, and the reach itself is enough."""
+        """The median is compared, and the required value itself suffices."""
         self.assertIs(result(line(reach=0.9), [0.1, 0.9, 2.0]).verdict, Verdict.HOLDS)
         self.assertIs(result(line(reach=0.9), [0.1, 0.89, 2.0]).verdict, Verdict.MISSES)
 
     def test_a_line_for_which_less_is_better_holds_up_to_its_reach(self):
-        """The reach of a latency is at most."""
+        """The required value of a latency is a maximum."""
         latency = line(reach=1.15, higher_is_better=False)
         self.assertIs(result(latency, [1.15]).verdict, Verdict.HOLDS)
         self.assertIs(result(latency, [1.16]).verdict, Verdict.MISSES)
 
     def test_figures_of_a_load_that_worked_harder_than_the_tunnel_are_not_trusted(self):
-        """However good they are."""
+        """Even if they are good."""
         self.assertIs(result(line(), [2.0], driver=1.1).verdict, Verdict.NOT_TRUSTED)
         self.assertIs(result(line(), [2.0], driver=0.9).verdict, Verdict.HOLDS)
 
     def test_a_load_that_is_mostly_idle_is_trusted(self):
-        """Whatever limits, a link or a timer, it is not the load."""
+        """A link or a timer is the limit then, not the load generator."""
         for driver, verdict in ((0.6, Verdict.NOT_TRUSTED), (0.4, Verdict.HOLDS)):
             little = result(line(), [2.0], server=0.1, agent=0.1, driver=driver)
             self.assertIs(little.verdict, verdict)
 
     def test_a_load_beside_no_tested_program_is_trusted(self):
-        """On a link that limits by itself, all CPU time is the load's."""
+        """If a link is the limit, all CPU time is the load generator's."""
         plain = [run(100.0, server=0.0, agent=0.0)]
         for each in plain:
             each.tested_cpu.clear()
         self.assertIs(compare(line(), plain, [run(95.0)]).verdict, Verdict.HOLDS)
 
     def test_the_worst_disturbance_counts(self):
-        """One disturbed run is enough for a doubt."""
+        """One disturbed run makes the figure doubtful."""
         disturbed = compare(line(), [run(1.0), run(1.0, others=0.7)], [run(1.0), run(1.0)])
         self.assertEqual(disturbed.others_load, 0.7)
 
     def test_a_line_without_runs_is_judged_by_its_figures(self):
-        """Memory is not held against a peer."""
+        """Memory is not compared with a peer."""
         memory = IdleLine("memory", "memory", 90, False, Unit.MEBIBYTES)
         self.assertIs(Result(memory, [80.0, 91.0, 85.0], [], []).verdict, Verdict.HOLDS)
 
@@ -91,6 +91,6 @@ class LinesTests(SynchronousTestCase):
     """The table."""
 
     def test_names_are_unique(self):
-        """A name chooses one line, on the command line and in a baseline."""
+        """A name identifies one line, on the command line and in a baseline."""
         names = [each.name for each in LINES]
         self.assertEqual(len(names), len(set(names)))

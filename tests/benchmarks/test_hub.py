@@ -1,4 +1,4 @@
-"""The benchmark of the hub: its command line, its figures, and what the API in it answers with."""
+"""The benchmark of the hub: its command line, its figures, and the responses of its API."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class CommandLineTests(SynchronousTestCase):
         self.assertEqual(parse(["--only", "small", "--only", "lists"]).only, ["small", "lists"])
 
     def test_an_unknown_part_is_refused_with_the_known_ones(self):
-        """The sentence names the parts there are."""
+        """The error lists the existing parts."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.assertRaises(SystemExit, parse, ["--only", "nonsense"])
@@ -31,16 +31,16 @@ class CommandLineTests(SynchronousTestCase):
 
 
 class FigureTests(SynchronousTestCase):
-    """Figures and what is demanded of them."""
+    """Figures and their requirements."""
 
     def test_a_ratio_is_that_of_neighbours(self):
-        """Each run of the hub is held against the run of nginx right before it."""
+        """Each run of the hub is compared with the run of nginx just before it."""
         figure = Figure(Demand("x", Unit.SECONDS, 1.3, True), [2.0, 3.0], [1.0, 2.0])
         self.assertEqual(figure.judged, [2.0, 1.5])
         self.assertEqual(figure.verdict, "misses")
 
     def test_a_figure_holds_up_to_what_is_demanded(self):
-        """The bound itself is enough, above and below, and of some figures nothing is demanded."""
+        """The bound itself suffices, as maximum and minimum; some figures have no requirement."""
         self.assertEqual(Figure(Demand("x", Unit.SECONDS, 0.5), [0.5]).verdict, "holds")
         self.assertEqual(Figure(Demand("x", Unit.SECONDS, 0.5), [0.51]).verdict, "misses")
         rate = Demand("x", Unit.RATE, 0.85, ratio=True, higher_is_better=True)
@@ -49,7 +49,7 @@ class FigureTests(SynchronousTestCase):
         self.assertEqual(Figure(Demand("x", Unit.SECONDS), [9.0]).verdict, "")
 
     def test_a_row_has_both_medians_what_is_judged_and_the_verdict(self):
-        """Everything that a figure is about is on one line."""
+        """All values of a figure are in one row."""
         figure = Figure(Demand("list", Unit.SECONDS, 1.3, True), [0.6], [0.5])
         self.assertEqual(
             figure.row().split(),
@@ -58,7 +58,7 @@ class FigureTests(SynchronousTestCase):
 
 
 class ProtobufTests(SynchronousTestCase):
-    """Pods as API servers write them."""
+    """Pods as API servers encode them."""
 
     def test_fields_have_the_numbers_of_the_published_schema(self):
         """Name, namespace and labels are 1, 3 and 11 of the metadata, which is 1 of the pod."""
@@ -69,7 +69,7 @@ class ProtobufTests(SynchronousTestCase):
         )
 
     def test_what_is_an_object_there_and_none_in_json(self):
-        """A time has seconds, a port has a type, and quantities are texts of their own."""
+        """A time has seconds, a port has a type, and quantities are messages with a string."""
         self.assertEqual(
             protobuf.message("ContainerStateRunning", {"startedAt": "1970-01-01T00:02:08Z"}),
             b"\x0a\x03\x08\x80\x01",

@@ -1,4 +1,4 @@
-"""What is found out about the nginx that is installed."""
+"""Detection of the modules of the installed nginx."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ class StreamModuleTests(SynchronousTestCase):
     """The module for TCP, from what ``nginx -V`` says."""
 
     def test_a_module_that_is_compiled_in_needs_no_directive(self):
-        """nginx refuses to load what it has."""
+        """nginx rejects a directive for a module that is compiled in."""
         self.assertEqual(stream_module("configure arguments: --with-stream --with-threads"), "")
 
     def test_a_dynamic_module_is_loaded_from_the_modules_path(self):
@@ -25,7 +25,7 @@ class StreamModuleTests(SynchronousTestCase):
         self.assertEqual(stream_module(told), f"load_module {module};")
 
     def test_a_missing_module_is_said_with_its_package(self):
-        """On Debian the module is a package of its own."""
+        """On Debian the module is a separate package."""
         directory = self.mktemp()
         told = f"configure arguments: --modules-path={directory} --with-stream=dynamic"
         error = self.assertRaises(BenchmarkFailed, stream_module, told)

@@ -1,4 +1,4 @@
-"""Ports that no two processes choose, whoever runs them."""
+"""Ports that two processes never both choose, even of different users."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class UsersTests(SynchronousTestCase):
     """Two users of one machine."""
 
     def setUp(self) -> None:
-        """Have a directory for the locks that all may write to, as /tmp is."""
+        """Create a directory for locks that all users can write to, like /tmp."""
         if os.geteuid() != 0:
             raise SkipTest("only root can be two users")
         directory = tempfile.mkdtemp()
@@ -26,7 +26,7 @@ class UsersTests(SynchronousTestCase):
         self.patch(tempfile, "tempdir", directory)
 
     def test_blocks_of_others(self) -> None:
-        """A block that another user has had is passed over."""
+        """A block with the lock file of another user is skipped."""
         self.patch(FreePorts, "BLOCKS", 2)
         (number,) = {0, 1} - {os.getpid() % 2}
         path = f"{tempfile.gettempdir()}/yurttunnel-test-ports-{os.getpid() % 2}"

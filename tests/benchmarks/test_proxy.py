@@ -1,4 +1,4 @@
-"""The benchmark of the service proxy: its command line, and the Service that it has."""
+"""The benchmark of the service proxy: its command line and its Service."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class CommandLineTests(SynchronousTestCase):
     """Flags."""
 
     def test_parts_are_chosen_by_name(self) -> None:
-        """All of them, unless some are named; the record is a file of its own."""
+        """All parts by default; the record is a separate file."""
         self.assertIsNone(parse([]).only)
         self.assertEqual(parse(["--only", "upload-8"]).only, ["upload-8"])
         self.assertEqual(parse([]).output, Path("build/proxy.json"))
 
     def test_an_unknown_part_is_refused_with_the_known_ones(self) -> None:
-        """The sentence names the parts there are."""
+        """The error lists the existing parts."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.assertRaises(SystemExit, parse, ["--only", "nonsense"])
@@ -35,7 +35,7 @@ class CommandLineTests(SynchronousTestCase):
             self.assertIn(name, said.getvalue())
 
     def test_kernel_mode_has_parts_and_a_record_of_its_own(self) -> None:
-        """They are named as those of user mode, where it is the same that is done."""
+        """They have the names of those of user mode if they do the same."""
         self.assertEqual(parse_kernel(["--only", "retry"]).only, ["retry"])
         self.assertEqual(parse_kernel([]).output, Path("build/proxy.kernel.json"))
         self.assertLessEqual(KERNEL_PARTS.keys(), PARTS.keys())
@@ -45,7 +45,7 @@ class ManifestTests(SynchronousTestCase):
     """The proxy gets a Service with one endpoint for each protocol."""
 
     def test_the_proxy_takes_it_without_a_problem(self) -> None:
-        """It is read as what a user would give it."""
+        """It is read like a user's file."""
         path = Path(self.mktemp()).with_suffix(".json")
         path.write_text(json.dumps(manifest(["192.0.2.1"], 8080, 5353)))
         (found,) = read_manifests(path, {}).values()

@@ -28,39 +28,39 @@ class CommandLineTests(SynchronousTestCase):
         self.assertEqual(chosen.only, ["growth", "restarts"])
 
     def test_one_agent_has_nothing_to_be_compared_with(self) -> None:
-        """The sentence says how many there have to be."""
+        """The error has the required minimum."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.assertRaises(SystemExit, parse, ["--agents", "1"])
         self.assertIn("--agents must be at least 2", said.getvalue())
 
     def test_the_steps_end_with_the_agents_that_are_asked_for(self) -> None:
-        """--agents takes away the steps beyond it, and is one itself."""
+        """--agents removes larger steps, and is itself the last one."""
         self.assertEqual(up_to((1, 100, 1000), None), (1, 100, 1000))
         self.assertEqual(up_to((1, 100, 1000), 300), (1, 100, 300))
         self.assertEqual(up_to((1, 100), 5000), (1, 100, 5000))
 
 
 class FigureTests(SynchronousTestCase):
-    """Figures and what is demanded of them."""
+    """Figures and their requirements."""
 
     def test_a_figure_holds_up_to_what_is_demanded(self) -> None:
-        """The bound itself is enough, and of some figures nothing is demanded."""
+        """The bound itself suffices, and some figures have no requirement."""
         self.assertEqual(Figure("memory", 2000, 100.0, "KiB", most=100.0).verdict, "holds")
         self.assertEqual(Figure("memory", 2000, 100.1, "KiB", most=100.0).verdict, "misses")
         self.assertEqual(Figure("CPU", 2000, 100.1, "us").verdict, "")
 
     def test_a_row_has_the_figure_in_its_unit_and_the_verdict(self) -> None:
-        """Everything that a figure is about is on one line."""
+        """All values of a figure are in one row."""
         shown = row(Figure("memory of an idle agent", 2000, 61.26, "KiB", MAX_MEMORY)).split()
         self.assertEqual(shown[-6:], ["2000", "61.3", "KiB", "<=", "100", "holds"])
 
 
 class RunTests(SynchronousTestCase):
-    """Parts with few agents and no patience: real servers, and real sessions."""
+    """Parts with few agents and short waits: real servers, and real sessions."""
 
     def setUp(self) -> None:
-        """Take away the times that figures of thousands need."""
+        """Shorten the waits that thousands of agents need."""
         self.patch(scale_parts, "CALM", 0.1)
         self.patch(scale_parts, "PINGS", 0.5)
         self.patch(scale_parts, "ENROLLING", 2)
@@ -87,7 +87,7 @@ class RunTests(SynchronousTestCase):
         self.assertGreater(found["memory of the server"].value, 10)
 
     def test_restarts(self) -> None:
-        """All come back by themselves to a server that is killed, and to one that is stopped."""
+        """All agents reconnect to a server that was killed or stopped."""
         found = self.by_name(scale_parts.restarts(self.directory, Settings(), AGENTS))
         for name in ("SIGKILL", "SIGTERM"):
             back = found[f"{name}: all are back"]
@@ -96,5 +96,5 @@ class RunTests(SynchronousTestCase):
             self.assertGreaterEqual(found[f"{name}: most in one second"].value, 1)
 
     def test_every_part_has_a_name_on_the_command_line(self) -> None:
-        """What is measured can be measured alone."""
+        """Each part can be measured alone."""
         self.assertEqual(set(scale.PARTS), {"growth", "restarts", "requests"})

@@ -1,4 +1,4 @@
-"""The benchmark of steering: what is made of its figures, and a run with few nodes."""
+"""The benchmark of steering: the evaluation of its figures, and a run with few nodes."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from yurttunnel.steering.interception import Match
 
 
 def sync(seconds, own=0.0, children=0.0, processes=1):
-    """Make what is printed of a sync."""
+    """Return the output for a sync."""
     cost = {"own_cpu": own, "child_cpu": children, "processes": processes}
     return {"seconds": seconds, "cost": cost}
 
 
 def printed(seconds):
-    """Make what a run prints."""
+    """Return the output of a run."""
     names = ("first", "unchanged", "changed", "removed")
     return {name: sync(seconds, own=0.25, children=0.5) for name in names}
 
 
 class FigureTests(SynchronousTestCase):
-    """Figures and what is demanded of them."""
+    """Figures and their requirements."""
 
     def test_what_holds(self):
-        """A bound itself is enough, above and below; nothing is demanded of some."""
+        """The bound itself suffices, as maximum and minimum; some figures have no requirement."""
         self.assertTrue(Figure("nft", "edge-set", "x", 1.0, most=1.0).holds)
         self.assertFalse(Figure("nft", "edge-set", "x", 1.1, most=1.0).holds)
         self.assertTrue(Figure("nft", "edge-set", "x", 0.9, least=0.9).holds)
@@ -41,14 +41,14 @@ class FigureTests(SynchronousTestCase):
         self.assertTrue(Figure("nft", "edge-set", "x", 9.0).holds)
 
     def test_rows(self):
-        """A row says what is demanded, and whether it is so."""
+        """A row has the requirement, and whether it is met."""
         row = Figure("nft", "edge-set", "first sync, s", 1.234, most=1.0).row()
         self.assertEqual(row.split()[-4:], ["1.23", "<=", "1", "misses"])
         row = Figure("nft", "edge-set", "first sync, s", 1.234).row()
         self.assertEqual(row.split()[-1], "1.23")
 
     def test_figures_of_syncs_are_medians(self):
-        """One slow run changes nothing; CPU time is that of the process and its children."""
+        """One slow run does not matter; CPU time is that of the process and its children."""
         runs = [printed(0.5), printed(9.0), printed(0.4)]
         stats = {each.name: each for each in sync_figures("nft", Match.EDGE_SET, runs)}
         self.assertEqual(stats["first sync, s"].value, 0.5)
@@ -57,7 +57,7 @@ class FigureTests(SynchronousTestCase):
         self.assertFalse(stats["unchanged sync, CPU s"].holds)
 
     def test_the_growth_with_the_number_of_nodes(self):
-        """That of ``edge-set`` is judged, from the fewest nodes to the most."""
+        """The growth of ``edge-set`` is judged, from the fewest nodes to the most."""
         ratios = {
             Case(Match.EDGE_SET, 100): 0.8,
             Case(Match.EDGE_SET, 5000): 0.4,
@@ -67,7 +67,7 @@ class FigureTests(SynchronousTestCase):
         self.assertEqual((growth.value, growth.holds), (0.5, False))
 
     def test_too_few_nodes(self):
-        """Fewer than those that others are held against are refused."""
+        """Fewer nodes than the reference are rejected."""
         said = io.StringIO()
         with contextlib.redirect_stderr(said):
             self.assertRaises(SystemExit, parse, ["--nodes", "99"])
@@ -75,17 +75,17 @@ class FigureTests(SynchronousTestCase):
 
 
 class RunTests(TestCase):
-    """The real manager makes real rules, in network namespaces of its own."""
+    """The real manager writes real rules, in separate network namespaces."""
 
     timeout = 120
 
     def setUp(self):
-        """Skip where there is no iptables, or no right to make namespaces."""
+        """Skip without iptables, or without permission to create namespaces."""
         which("iptables-nft")
         Namespace(current=True).close()
 
     async def test_syncs(self):
-        """All syncs are measured, and an unchanged one has executed nothing but a look."""
+        """All syncs are measured, and one without a change runs only a check."""
         namespace = Namespace()
 
         def work():
@@ -99,7 +99,7 @@ class RunTests(TestCase):
             self.assertGreater(each["seconds"], 0)
 
     async def test_connections(self):
-        """Connections to edge nodes arrive by the rules of either kind."""
+        """Connections to edge nodes arrive with either kind of rules."""
         cases = [Case(match, 3) for match in Match]
         rates = await deferToThread(measure, "nft", cases, 1, 3)
         self.assertEqual([each.case for each in rates], cases)

@@ -27,8 +27,8 @@ MEBIBYTE = 1024 * 1024
 MANY_EXECS = Path(__file__).with_name("many_execs.py")
 
 KUBECTL_EXECS, EXECS, WORKERS = 200, 1000, 10
-"""The numbers of commands by kubectl, each of which takes at least 0.1 s of CPU time, of commands by
-a client that takes less, and of concurrent ones."""
+"""The number of commands by kubectl, each of which takes at least 0.1 s of CPU time, by a client
+that takes less, and of concurrent ones."""
 
 
 class CutTests(QuickstartTestCase):

@@ -1,1 +1,1 @@
-"""Tests of what a program is told by flags, variables and a file."""
+"""Tests of a program's configuration by flags, environment variables and a file."""

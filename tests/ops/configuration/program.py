@@ -21,7 +21,7 @@ TABLE = (NAME, WINDOW, EVEN, TARGET, ALONE, CONFIG)
 
 @dataclass(frozen=True)
 class Settings:
-    """What is said of them."""
+    """The settings of the program."""
 
     name: str
     window: float
@@ -31,12 +31,12 @@ class Settings:
 
 
 class Options(CommandOptions[Settings]):
-    """Those of the program."""
+    """The options of the program."""
 
     table = TABLE
 
     def make_settings(self):
-        """Ask for all values."""
+        """Read all values."""
         return Settings(
             self.value(NAME),
             self.value(WINDOW),
@@ -47,17 +47,17 @@ class Options(CommandOptions[Settings]):
 
 
 class ConfigurationFile:
-    """A mixin for tests: ``path`` is of a file that can be written."""
+    """A mixin for tests with a configuration file at ``path``."""
 
     def setUp(self):
-        """Make a directory for it."""
+        """Create its directory."""
         super().setUp()
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
         self.path = Path(directory.name, "program.toml")
 
     def write(self, text):
-        """Replace the file, in the way of editors and of the kubelet."""
+        """Replace the file atomically, as editors and the kubelet do."""
         new = self.path.with_suffix(".new")
         new.write_text(text)
         os.replace(new, self.path)

@@ -1,4 +1,4 @@
-"""What may stand in the file of ``--config``, and what is said of anything else."""
+"""The valid content of the file of ``--config``, and the errors for invalid content."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from yurttunnel.ops.configuration.file import MAX_BYTES, read_file
 
 
 class FileTests(ConfigurationFile, SynchronousTestCase):
-    """``read_file`` gives the texts that flags would be given."""
+    """``read_file`` returns values as the texts of the corresponding flags."""
 
     def read(self, text):
-        """Return the texts that a file says, by key."""
+        """Return the texts in a file by key."""
         self.write(text)
         return {name: given.texts for name, given in read_file(self.path, TABLE).items()}
 
     def problem(self, text):
-        """Return what is said of a file, behind its name."""
+        """Return the error about a file, without the file's name."""
         self.write(text)
         error = self.assertRaises(UsageError, read_file, self.path, TABLE)
         name, sentence = str(error).split(": ", 1)
@@ -27,7 +27,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
         return sentence
 
     def test_each_kind_of_flag(self):
-        """Texts and numbers, arrays for repeated flags, and true or false for switches."""
+        """Strings and numbers, arrays for repeated flags, and booleans for switches."""
         self.assertEqual({}, self.read("# nothing\n"))
         self.assertEqual(
             {
@@ -54,7 +54,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual(f"{self.path}: node-name", read_file(self.path, TABLE)["node-name"].source)
 
     def test_unknown_keys(self):
-        """A similar one is proposed; tables are keys, too, and the file names no other one."""
+        """The error suggests a similar key; tables are keys, too, and --config is not one."""
         for text, expected in {
             'node-nam = "x"': "node-nam: unknown key: did you mean node-name?",
             'node_name = "x"': "node_name: unknown key: did you mean node-name?",
@@ -66,7 +66,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             self.assertEqual(expected, self.problem(text))
 
     def test_wrong_types(self):
-        """The key is named, and what is expected of it."""
+        """The error names the key and the expected type."""
         for text, expected in {
             "node-name = []": "node-name: write one text or number, not an array",
             'node-name = {a = "b"}': "node-name: write one text or number, not a table",
@@ -87,7 +87,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             self.assertEqual(expected, self.problem(text))
 
     def test_what_is_no_file_of_toml(self):
-        """The place is told, or why it cannot be read."""
+        """The error has the position of the syntax error, or why the file is unreadable."""
         sentence = self.problem("v = 1\nnode-name = edge-1")
         self.assertEqual("it is not TOML: Invalid value (at line 2, column 13)", sentence)
         self.assertIn("Cannot overwrite a value", self.problem("v = 1\nv = 2"))

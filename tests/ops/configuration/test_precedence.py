@@ -1,4 +1,4 @@
-"""Flag, environment, file, default: whose word counts."""
+"""The precedence of flag, environment, file and default."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.ops.configuration.program import ConfigurationFile, Options, Settings
 
 
 class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
-    """``CommandOptions`` asks each in its turn."""
+    """``CommandOptions`` uses the sources in their order of precedence."""
 
     def parse(self, *arguments, file=None, **variables):
         """Return the settings."""
@@ -22,12 +22,12 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         return options.settings
 
     def problem(self, *arguments, **sources):
-        """Return why they are refused."""
+        """Return the error."""
         error = self.assertRaises(UsageError, self.parse, *arguments, **sources)
         return str(error).replace(str(self.path), "FILE")
 
     def test_the_flag_counts_most(self):
-        """Each source is asked where those before it say nothing."""
+        """Each source applies to values that no earlier source sets."""
         file = 'node-name = "of-file"\nresume-window = 3\neven = false'
         variables = {"YURTTUNNEL_NODE_NAME": "of-environment", "YURTTUNNEL_RESUME_WINDOW": "2"}
         flags = ("--node-name=of-flag",)
@@ -39,14 +39,14 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual(30.0, self.parse(*flags).window)
 
     def test_what_is_given_as_the_default_is_given(self):
-        """A flag with its default value counts before the file."""
+        """A flag with its default value takes precedence over the file."""
         name = "--node-name=a"
         self.assertEqual(
             30.0, self.parse(name, "--resume-window=30", file="resume-window = 3").window
         )
 
     def test_repeated_flags(self):
-        """All values come from one source; a variable has them with semicolons or line ends."""
+        """All values come from one source; in a variable semicolons or line ends separate them."""
         name, file = "--node-name=a", 'target = ["c", "d"]'
         variable = {"YURTTUNNEL_TARGET": "x; y\nz\n"}
         self.assertEqual(("c", "d"), self.parse(name, file=file).targets)
@@ -55,7 +55,7 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual(("a", "b"), self.parse(name, *flags, file=file, **variable).targets)
 
     def test_switches(self):
-        """They can be switched off by a variable that the file switches on."""
+        """A variable can disable a switch that the file enables."""
         name, file = "--node-name=a", "standalone = true"
         self.assertTrue(self.parse(name, file=file).alone)
         self.assertFalse(self.parse(name, file=file, YURTTUNNEL_STANDALONE="false").alone)
@@ -64,18 +64,18 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         self.assertFalse(self.parse(name, YURTTUNNEL_STANDALONE="").alone)
 
     def test_the_older_variable_of_a_flag(self):
-        """It stands behind the one that each flag has, and before the file."""
+        """It comes after the variable that each flag has, and before the file."""
         both = {"NODE_NAME": "older", "YURTTUNNEL_NODE_NAME": "newer"}
         self.assertEqual("newer", self.parse(**both).name)
         self.assertEqual("older", self.parse(NODE_NAME="older", file='node-name = "x"').name)
 
     def test_the_file_can_be_named_by_a_variable(self):
-        """As a container's manifest does it."""
+        """As in the manifest of a container."""
         self.write('node-name = "of-file"')
         self.assertEqual("of-file", self.parse(YURTTUNNEL_CONFIG=str(self.path)).name)
 
     def test_mistyped_variables(self):
-        """What is almost a flag's is told of; others' variables and those of Services are not."""
+        """A variable similar to a flag's is reported; others, and those of Services, are not."""
         ignored = {
             "YURTTUNNEL_RESUME_WINDW": "3",
             "YURTTUNNEL_TARGETS": "c",
@@ -95,7 +95,7 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         )
 
     def test_messages_name_the_source(self):
-        """Whoever reads them sees where to mend it."""
+        """Errors name the source of the invalid value."""
         bad, name = "'x y' is not", "--node-name=a"
         self.assertIn(f"--resume-window: {bad}", self.problem(name, "--resume-window=x y"))
         self.assertIn(
@@ -123,6 +123,6 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         )
 
     def test_what_is_missing(self):
-        """The flag is asked for."""
+        """The error names the required flag."""
         told = self.problem(file="# nothing")
         self.assertEqual("--node-name is missing: give it or set NODE_NAME", told)

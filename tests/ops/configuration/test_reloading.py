@@ -25,10 +25,10 @@ KEPT = "the previous configuration stays in use"
 
 
 class ReloaderTests(ConfigurationFile, SynchronousTestCase):
-    """``ConfigurationReloader`` gives parts what concerns them."""
+    """``ConfigurationReloader`` notifies the subscribers of changed flags."""
 
     def setUp(self):
-        """Begin with one target; a part follows targets, another one the window."""
+        """Start with one target; one subscriber uses the targets, another one the window."""
         super().setUp()
         self.used = []
         self.logged = Logged(self, "yurttunnel")
@@ -37,7 +37,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.start('node-name = "n"\ntarget = ["a"]')
 
     def start(self, text, *arguments):
-        """Start a program whose file says that."""
+        """Start a program with this content of its file."""
         self.write(text)
         options = Options({})
         options.parseOptions([f"--config={self.path}", *arguments])
@@ -50,11 +50,11 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.addCleanup(self.following.stopService)
 
     def read(self, function, argument):
-        """Read at once, or as soon as the disk works."""
+        """Read the file at once, or as soon as the disk responds."""
         return self.jobs.run(lambda: function(argument))
 
     def use(self, value):
-        """Note what a part is given."""
+        """Record the settings that a subscriber gets."""
         self.used.append(value)
 
     @property
@@ -65,22 +65,22 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         return [f"{level}: {text}" for level, text in zip(levels, texts, strict=True)]
 
     def look(self, times=2):
-        """Let the next looks come: by the second one a file that changes is read."""
+        """Run the next two checks: a changed file is read at the second one."""
         for _ in range(times):
             self.clock.advance(CHECK_SECONDS)
 
     def change(self, text):
-        """Write another file, and let it be seen."""
+        """Replace the file, and run the checks that read it."""
         self.write(text)
         self.look()
 
     def problem(self):
-        """Return what is said of it."""
+        """Return the reported problem."""
         problem = self.following.problem()
         return None if problem is None else problem.replace(str(self.path), "FILE")
 
     def test_parts_are_given_what_concerns_them(self):
-        """Only those one of whose flags is another; and the log says which."""
+        """Only subscribers of a changed flag are called; the log names the flags."""
         self.change('node-name = "n"\ntarget = ["a", "b"]')
         self.assertEqual([("a", "b")], self.used)
         self.assertEqual(["info: changed in FILE, and in use: --target"], self.lines)
@@ -92,14 +92,14 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertIsNone(self.problem())
 
     def test_what_the_command_line_says_counts(self):
-        """The file may say what it wants of it."""
+        """The file cannot override a flag of the command line."""
         self.following.stopService()
         self.start('node-name = "n"', "--target=x", "--resume-window=1")
         self.change('node-name = "n"\ntarget = ["y"]\nresume-window = 2')
         self.assertEqual(([], []), (self.used, self.lines))
 
     def test_a_file_is_read_when_nobody_writes_it_any_more(self):
-        """As long as it is another one at each look, nothing is read; nor is it when it rests."""
+        """A file that differs at each check is not read, and an unchanged one is not read again."""
         for number in range(5):
             self.write(f'node-name = "n"\ntarget = ["{"x" * number}"]')
             self.look(1)
@@ -112,7 +112,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual((None, 1), (self.problem(), len(self.used)))
 
     def test_a_broken_file_changes_nothing(self):
-        """It is said, once in the log and as long as it lasts for /readyz; mended it is used."""
+        """The error is logged once, and shown by /readyz until the file is valid and applies."""
         self.change("target = ")
         self.look(5)
         sentence = f"FILE: it is not TOML: Invalid value (at end of document); {KEPT}"
@@ -129,7 +129,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual("info: FILE is in use again", self.lines[-1])
 
     def test_a_file_that_is_gone(self):
-        """Everything stays until it is there again."""
+        """The configuration stays in use until the file exists again."""
         self.path.unlink()
         self.look()
         self.assertEqual(
@@ -140,7 +140,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual((None, []), (self.problem(), self.used))
 
     def test_a_file_that_was_emptied(self):
-        """Nothing is taken back for it, as a full disk leaves such files; a comment is enough."""
+        """An empty file is ignored, since a full disk leaves such files; a comment suffices."""
         for nothing in ("", " \n\n"):
             self.change(nothing)
             self.assertEqual(
@@ -158,21 +158,21 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual((None, [("b",), ()]), (self.problem(), self.used))
 
     def test_a_file_that_is_empty_at_the_start(self):
-        """It ends that: a loss of power leaves such files, and what they forbade is not allowed."""
+        """The start fails: a power failure leaves such files, whose restrictions would be lost."""
         self.following.stopService()
         for nothing in ("", " \n\n"):
             error = self.assertRaises(UsageError, self.start, nothing, "--node-name=n")
             self.assertIn(f"{self.path}: it is empty, perhaps because", str(error))
 
     def test_a_file_that_says_nothing_at_the_start(self):
-        """What is written into it later is used."""
+        """Content that is written later applies."""
         self.following.stopService()
         self.start("# nothing", "--node-name=n")
         self.change("target = ['b']")
         self.assertEqual((None, [("b",)]), (self.problem(), self.used))
 
     def test_what_needs_a_restart(self):
-        """It is said until the file is as at the start, and everything else is used."""
+        """It is reported until the file has the initial value; all other changes apply."""
         self.change('node-name = "m"\ntarget = ["b"]\nstandalone = true')
         self.assertEqual([("b",)], self.used)
         sentence = "changed in FILE, needs a restart: --node-name, --standalone"
@@ -184,7 +184,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertIsNone(self.problem())
 
     def test_a_part_that_refuses(self):
-        """Nothing is changed, and it is tried again until the part takes it."""
+        """The setting stays unchanged, and the subscriber is retried until it accepts it."""
         refusal = [ChangeRejected("the port is taken")]
 
         async def refuse(settings):
@@ -204,7 +204,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual((["at last", 7.0], None), (self.used, self.problem()))
 
     def test_a_part_that_takes_its_time(self):
-        """The next look waits for it."""
+        """The next check waits for an asynchronous subscriber."""
         under_way = Deferred()
         self.following._subscribers.clear()
         self.following.follow((TARGET,), lambda settings: under_way)
@@ -215,7 +215,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual(["info: changed in FILE, and in use: --target"], self.lines)
 
     def test_the_level_of_the_log(self):
-        """--v is followed; without it counts what twist was told."""
+        """Changes of --v apply; without it the log level of twist does."""
         self.change('node-name = "n"\ntarget = ["a"]\nv = 4')
         self.assertEqual(LogLevel.debug, self.levels.level)
         self.change('node-name = "n"\ntarget = ["a"]\nv = 0')
@@ -224,7 +224,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual((LogLevel.info, True), (self.levels.level, self.levels.requests))
 
     def test_nothing_is_unready_for_it(self):
-        """Readiness tells of it all the same."""
+        """A problem of the file is a finding that does not affect readiness."""
         readiness = Readiness()
         self.following.tell(readiness)
         self.assertEqual([Finding("configuration", None, False)], readiness.findings())
@@ -234,7 +234,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertFalse(finding.required)
 
     def test_a_disk_that_hangs(self):
-        """Looks wait for it; a stop does not."""
+        """Checks wait for the disk; a stop does not."""
         self.jobs.holds = True
         self.change('node-name = "n"\ntarget = ["b"]')
         self.look(5)

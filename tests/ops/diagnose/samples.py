@@ -1,4 +1,4 @@
-"""Secrets and certificates as there are on disk."""
+"""Secrets and certificates as on disk."""
 
 from __future__ import annotations
 

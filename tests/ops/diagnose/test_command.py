@@ -1,4 +1,4 @@
-"""The command, and what it makes of the parts."""
+"""The command, and how it combines the parts of the bundle."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CommandTests(SynchronousTestCase):
     """The bundle, the summary and the exit status."""
 
     def setUp(self):
-        """Replace what collects."""
+        """Replace the collectors."""
         self.directory = Path(self.mktemp())
         self.directory.mkdir()
         self.output = self.directory / "bundle.tar.gz"
@@ -31,7 +31,7 @@ class CommandTests(SynchronousTestCase):
         self.screen = io.StringIO()
 
     def run_it(self, output=None, **changes):
-        """Diagnose; give the exit status."""
+        """Run the diagnosis; return the exit status."""
         subject = Subject("yurttunnel-server", "127.0.0.1", 1, (), (), **changes)
         return diagnose(subject, output or self.output, self.screen)
 
@@ -44,7 +44,7 @@ class CommandTests(SynchronousTestCase):
             }
 
     def test_well(self):
-        """When nothing is wrong the status is 0; the bundle is for its owner only."""
+        """Without findings the status is 0; only its owner can read the bundle."""
         self.assertEqual(0, self.run_it())
         self.assertIn(str(self.output.absolute()), self.screen.getvalue())
         self.assertIn("nothing looks wrong", self.screen.getvalue())
@@ -52,14 +52,14 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual({"summary.txt": "nothing\n", "versions.txt": "python\n"}, self.content())
 
     def test_wrong(self):
-        """What is wrong is said in sentences, and the status is 1."""
+        """Findings are printed as sentences, and the status is 1."""
         self.found = [Part("a", "", ("A is wrong.",)), Part("b", "", ("B is\nwrong.",))]
         self.assertEqual(1, self.run_it())
         self.assertTrue(self.screen.getvalue().endswith("- A is wrong.\n- B is wrong.\n"))
         self.assertIn("A is wrong.", self.content()["summary.txt"])
 
     def test_one_screen(self):
-        """The summary has at most so many lines, none too long; the bundle has all."""
+        """The number and length of the summary's lines are limited; the bundle has everything."""
         self.found = [Part("a", "", tuple(f"{number} {'x' * 5000}" for number in range(99)))]
         self.run_it()
         lines = self.screen.getvalue().splitlines()
@@ -69,7 +69,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(99, self.content()["summary.txt"].count("\n"))
 
     def test_secrets(self):
-        """Secrets are in neither."""
+        """Neither the summary nor the bundle contains secrets."""
         text = f"hunter2 {JOIN_TOKEN} Bearer opaque {KEY_PEM}"
         self.found = [Part("a", text, (text,))]
         self.run_it(secrets=("hunter2", ""))
@@ -91,7 +91,7 @@ class CommandTests(SynchronousTestCase):
         self.assertFalse((self.directory / "elsewhere").exists())
 
     def test_directory_of_another_user(self):
-        """Who calls sudo gets the bundle where he is; for root alone his directory is refused."""
+        """Root may write into the directory of another user only if that is the caller of sudo."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a directory away")
         os.chown(self.directory, 12345, 12345)
@@ -104,7 +104,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(0, self.output.stat().st_uid)
 
     def test_failure(self):
-        """When the bundle cannot be written whole, nothing is left of it."""
+        """If the bundle cannot be written completely, it is removed."""
 
         def fail(*arguments):
             raise OSError(28, "No space left on device")
@@ -129,14 +129,14 @@ class CollectTests(SynchronousTestCase):
     """All parts together."""
 
     def collect(self, host="127.0.0.1"):
-        """Collect for a process that does not run; give the parts by name."""
+        """Collect for a process that does not run; return the parts by name."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         subject = Subject("yurttunnel-agent", host, port, (Path(self.mktemp()),), ())
         return {part.name: part for part in command._collect(subject)}
 
     def test_parts(self):
-        """Every part is there, also when the process is not."""
+        """All parts exist even if the process does not run."""
         parts = self.collect()
         self.assertLess(
             {"command-line", "versions", "machine", "files", "process", "pages/metrics"},
@@ -145,12 +145,12 @@ class CollectTests(SynchronousTestCase):
         self.assertNotIn("firewall", parts)
 
     def test_unspecified_address(self):
-        """A port on every address is asked on loopback."""
+        """A port on the unspecified address is requested on loopback."""
         for host in ("0.0.0.0", "127.0.0.1"):
             self.assertIn("127.0.0.1:", self.collect(host)["pages/healthz"].findings[0])
 
     def test_defect(self):
-        """A part that fails is told, and costs no other one."""
+        """A failing part is reported, and does not affect the others."""
         self.patch(command, "machine_part", lambda: 1 / 0)
         parts = self.collect()
         self.assertIn("ZeroDivisionError", parts["machine-error"].text)

@@ -1,4 +1,4 @@
-"""What is collected of files, and what is found wrong with them."""
+"""The listing of files, and the findings about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from yurttunnel.ops.diagnose.files import files_part
 
 
 class FileTests(SynchronousTestCase):
-    """What is said of files, and found wrong with them."""
+    """The text and the findings about files."""
 
     def setUp(self):
         """Make a directory."""
@@ -30,11 +30,11 @@ class FileTests(SynchronousTestCase):
         return path
 
     def look(self, *further):
-        """Look at the directory."""
+        """Collect the directory."""
         return files_part([self.directory], further, NOW)
 
     def test_good(self):
-        """Files are listed with their modes, certificates with their ends; nothing is wrong."""
+        """Files are listed with modes, certificates with their expiry; there is no finding."""
         self.write("node.pem", certificate(NOW - DAY, NOW + 29 * DAY) + KEY_PEM)
         self.write("ca.crt", certificate(NOW - DAY, NOW + 3650 * DAY), 0o644)
         os.utime(self.directory / "node.pem", (0, 90061))
@@ -47,7 +47,7 @@ class FileTests(SynchronousTestCase):
         self.assertIn("to 2026-12-21 00:00:00+00:00", part.text)
 
     def test_no_content(self):
-        """Nothing of a key is in the text."""
+        """The text contains no part of a key."""
         self.write("both.pem", certificate(NOW, NOW + DAY) + KEY_PEM)
         self.write("only.key", KEY_PEM)
         self.write("join-token", JOIN_TOKEN)
@@ -56,7 +56,7 @@ class FileTests(SynchronousTestCase):
             self.assertNotIn(secret, text)
 
     def test_ends(self):
-        """Certificates that have expired, end soon, or are not yet good are found."""
+        """Certificates that have expired, expire soon, or are not yet valid are findings."""
         for begin, end, sentence in (
             (-30 * DAY, -DAY, "has expired"),
             (-28 * DAY, 2 * DAY, "has not been renewed"),
@@ -69,7 +69,7 @@ class FileTests(SynchronousTestCase):
             self.assertIn("node.pem", finding)
 
     def test_earlier_certificates(self):
-        """An expired one is no trouble when a link leads to a newer one."""
+        """An expired certificate is no finding if a link points to a newer one."""
         name = "yurttunnel-agent-2026-01-01-00-00-00.pem"
         self.write(name, certificate(NOW - 30 * DAY, NOW - DAY))
         newer = self.write(name.replace("01-01", "11-01"), certificate(NOW - DAY, NOW + 29 * DAY))
@@ -82,7 +82,7 @@ class FileTests(SynchronousTestCase):
         self.assertEqual(1, len(self.look().findings))
 
     def test_open_to_others(self):
-        """Keys and tokens that others can read are found, certificates are for everybody."""
+        """Keys and tokens that others can read are findings, certificates are not."""
         self.write("a.key", KEY_PEM, 0o640)
         self.write("join-token", JOIN_TOKEN, 0o604)
         self.write("ca.crt", certificate(NOW - DAY, NOW + 29 * DAY), 0o644)
@@ -91,7 +91,7 @@ class FileTests(SynchronousTestCase):
         self.assertIn("a.key holds a secret and is open to other users", findings[0])
 
     def test_secrets_of_a_kubeconfig(self):
-        """A token or a key in a kubeconfig is a secret, however it is written; a path is none."""
+        """A token or key in a kubeconfig is a secret in any YAML style; a path is not."""
         for content in (
             "user: {token: opaque}",
             "    token: opaque\n",
@@ -106,7 +106,7 @@ class FileTests(SynchronousTestCase):
         self.assertEqual((), self.look().findings)
 
     def test_links_of_flags(self):
-        """What a link that a flag names leads to is looked into, over any number of links."""
+        """Links of flags are followed to their target, over any number of links."""
         target = Path(self.mktemp())
         target.write_text(certificate(NOW - 30 * DAY, NOW - DAY) + KEY_PEM)
         target.chmod(0o644)
@@ -123,13 +123,13 @@ class FileTests(SynchronousTestCase):
         self.assertEqual((), self.look(loop).findings)
 
     def test_missing(self):
-        """What is not there is said, and no trouble: a program may be new."""
+        """A missing file is reported, but is no finding: the program may be new."""
         part = files_part([self.directory / "none"], [self.directory / "kubelet.conf"], NOW)
         self.assertEqual((), part.findings)
         self.assertEqual(2, part.text.count("No such file"))
 
     def test_directories_that_may_not_be_looked_into(self):
-        """That is found: nothing in them has been looked at."""
+        """An unreadable directory is a finding, because its content is not checked."""
         scandir, inner = os.scandir, str(self.directory / "inner")
         os.mkdir(inner)
 
@@ -147,7 +147,7 @@ class FileTests(SynchronousTestCase):
             self.assertIn(f"{refused[0]}: Permission denied\n", part.text)
 
     def test_odd_files(self):
-        """Pipes, links and large files are not looked into, broken certificates are said."""
+        """Pipes, links and large files are not read; broken certificates are reported."""
         os.mkfifo(self.directory / "pipe")
         (self.directory / "loop").symlink_to("loop")
         self.write("large.pem", certificate(NOW, NOW) + "x" * 2**20)
@@ -158,14 +158,14 @@ class FileTests(SynchronousTestCase):
         self.assertNotIn("edge-1", part.text)
 
     def test_many(self):
-        """Only so many files are listed."""
+        """The number of listed files is limited."""
         self.patch(files, "MAX_FILES", 3)
         for number in range(5):
             self.write(f"{number}", "")
         self.assertEqual(4, self.look().text.count("\n"))
 
     def test_disk(self):
-        """A disk that is nearly full is found: 64 MiB are to be free."""
+        """A disk with less than 64 MiB of free space is a finding."""
         for free, found in (((64 << 20) - 4096, True), (64 << 20, False)):
             usage = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
             self.patch(files.os, "statvfs", lambda path, usage=usage: usage)

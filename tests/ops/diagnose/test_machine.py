@@ -1,4 +1,4 @@
-"""What is collected of the machine."""
+"""Data about the machine."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ class MachineTests(SynchronousTestCase):
         self.assertRegex(text, r"\nTwisted: \d+\.\d+")
 
     def test_settings(self):
-        """The kernel's settings are read, those that are not there are said."""
+        """The kernel's settings are listed, including missing ones."""
         text = machine_part().text
         self.assertRegex(text, r"net/ipv4/ip_local_port_range: \d+ \d+\n")
         self.assertRegex(text, r"clock synchronised: (yes|no|unknown)\n")
         self.assertIn("unknown (No such file", machine_part(Path(self.mktemp())).text)
 
     def test_clock(self):
-        """A clock that nobody sets is found."""
+        """A clock without synchronization is a finding."""
         self.patch(machine, "_clock_synchronised", lambda: "no")
         self.assertIn("Nothing sets the clock", machine_part().findings[0])
         self.patch(machine, "_clock_synchronised", lambda: "unknown")
         self.assertEqual((), machine_part().findings)
 
     def test_rules(self):
-        """Of the firewall's rules only the program's own are kept."""
+        """Only the program's own firewall rules are listed."""
         programs = Path(self.mktemp())
         programs.mkdir()
         save = programs / "iptables-nft-save"
@@ -53,7 +53,7 @@ class MachineTests(SynchronousTestCase):
         self.assertNotIn("OTHER", text)
 
     def test_tables(self):
-        """Those of nftables that a program has are kept, of both families."""
+        """A program's own tables of nftables are listed, of both families."""
         programs = Path(self.mktemp())
         programs.mkdir()
         nft = programs / "nft"
@@ -72,7 +72,7 @@ class MachineTests(SynchronousTestCase):
         self.assertNotIn("nft", firewall_part(lambda text: []).text.replace("-nft", ""))
 
     def test_missing_program(self):
-        """A program that is not installed is said."""
+        """A program that is not installed is reported."""
         self.patch(machine, "_SYSTEM_PATH", "")
         self.patch(os, "environ", {"PATH": ""})
         self.assertIn("it is not installed", firewall_part(lambda text: []).text)

@@ -1,4 +1,4 @@
-"""What is collected of the pages of the meta server."""
+"""The pages of the meta server."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ CONNECT = socket.create_connection
 
 
 class PageTests(SynchronousTestCase):
-    """What is asked of the process, and found wrong in its answers."""
+    """The requested pages, and the findings in the responses."""
 
     def parts(self, **replies):
-        """Return all parts by name; pages without a reply of their own are fine."""
+        """Return all parts by name; pages without a given response succeed."""
         self.asked = []
 
         def fetch(host, port, path, seconds=0.0):
@@ -31,11 +31,11 @@ class PageTests(SynchronousTestCase):
         return {part.name: part for part in page_parts("yurttunnel-server", "127.0.0.1", 10265)}
 
     def findings(self, **replies):
-        """Return all that is wrong."""
+        """Return all findings."""
         return [each for part in self.parts(**replies).values() for each in part.findings]
 
     def test_good(self):
-        """A process that is well gives nothing to say, and each page is kept."""
+        """A healthy process has no findings, and each page is stored."""
         parts = self.parts(readyz=Reply(200, "listeners: ok\nready\n"))
         self.assertEqual(list(meta_pages.PAGES), self.asked)
         self.assertEqual(len(self.asked), len(parts))
@@ -43,7 +43,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual([], [each for part in parts.values() for each in part.findings])
 
     def test_not_ready(self):
-        """Why it is not ready is said, and so are warnings."""
+        """The reasons why it is not ready are findings, and so are warnings."""
         body = "listeners: port 10262 is not bound\ncertificate: ok\nnot ready\n"
         self.assertEqual(
             ["yurttunnel-server is not ready: listeners: port 10262 is not bound."],
@@ -53,26 +53,26 @@ class PageTests(SynchronousTestCase):
         self.assertIn("is ready, with warnings: b: one is away", finding)
 
     def test_lag(self):
-        """A reactor that is late is found."""
+        """A high lag of the reactor is a finding."""
         late = {"lag_seconds": {"latest": 0.0, "worst_of_last_minute": 2.5}}
         [finding] = self.findings(debug_reactor=Reply(200, json.dumps(late)))
         self.assertIn("late by up to 2.5 s", finding)
 
     def test_agents(self):
-        """Sessions without a connection are found, some by name."""
+        """Sessions without a connection are findings; some are named."""
         agents = [{"node": f"edge-{number}", "connected": number == 0} for number in range(9)]
         [finding] = self.findings(agents=Reply(200, json.dumps(agents)))
         self.assertIn("8 of 9 sessions", finding)
         self.assertIn("edge-1, edge-2, edge-3, edge-4, edge-5 and others", finding)
 
     def test_nonsense(self):
-        """Pages that are something else than expected are kept, and break nothing."""
+        """Pages with unexpected content are stored, and cause no error."""
         for body in ("{", "[]", "{}", "null", "7"):
             reply = Reply(200, body)
             self.assertEqual([], self.findings(agents=reply, debug_reactor=reply))
 
     def test_silent(self):
-        """After a page without an answer no other is asked for, and the reason is told once."""
+        """After a page without a response no other is requested; the reason is reported once."""
         parts = self.parts(readyz=Reply(problem="no answer from 127.0.0.1:10265 within 5 s"))
         self.assertEqual(["healthz", "readyz"], self.asked)
         self.assertIn("hangs", parts["pages/readyz"].findings[0])
@@ -80,7 +80,7 @@ class PageTests(SynchronousTestCase):
         self.assertEqual((), parts["pages/metrics"].findings)
 
     def test_not_running(self):
-        """A process that is not there is told as such."""
+        """A process that does not run is reported as such."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
         reply = fetch("127.0.0.1", port, "healthz")
@@ -89,13 +89,13 @@ class PageTests(SynchronousTestCase):
         self.assertIn("does not run here", finding)
 
     def test_hanging(self):
-        """A process that accepts and does not answer costs no more than the deadline."""
+        """A process that accepts and does not respond delays the diagnosis up to the deadline."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             reply = fetch("127.0.0.1", listener.getsockname()[1], "healthz", seconds=0.05)
         self.assertIn("no answer", reply.problem)
 
     def test_dripping(self):
-        """Nor does one whose answer has no end, however quickly its pieces come."""
+        """The deadline also applies to an endless response, however fast it sends."""
         now = itertools.count()
         self.patch(meta_pages, "time", SimpleNamespace(monotonic=lambda: next(now)))
         pieces = []
@@ -107,7 +107,7 @@ class PageTests(SynchronousTestCase):
         self.assertLess(len(pieces), 11)
 
     def answered(self, data):
-        """Return the reply that is made of what a program answers."""
+        """Return the parsed response of a program."""
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             client = socket.create_connection(("127.0.0.1", port))
@@ -120,12 +120,12 @@ class PageTests(SynchronousTestCase):
         return reply
 
     def test_another_program(self):
-        """What does not answer in HTTP is another program."""
+        """A response that is not HTTP is from another program."""
         for data in (b"SSH-2.0-x\r\n", b"HTTP/1.1\r\n\r\n", b"HTTP/1.1 OK\r\n\r\n", b""):
             self.assertIn("another program", self.answered(data).problem, data)
 
     def test_head(self):
-        """The status and the body of an answer, whose reason may be missing."""
+        """The status and the body of a response, which may have no reason phrase."""
         for head in (
             b"HTTP/1.1 503 Service Unavailable\r\nA: b",
             b"HTTP/1.1 503 ",

@@ -1,4 +1,4 @@
-"""What is collected of the process."""
+"""Data about the process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ BYTE_ORDER = sys.byteorder
 
 
 class ProcessTests(SynchronousTestCase):
-    """The running process, in a made-up /proc and in the real one."""
+    """The running process, in a fake /proc and in the real one."""
 
-    # 127.0.0.1:10265 and [::1]:10266, as x86 writes them; the last one of TCP is no listener.
+    # 127.0.0.1:10265 and [::1]:10266 in the format of x86; the last TCP entry is no listener.
     REST = "00000000:00000000 00:00000000 00000000 0 0"
     TCP = (
         "sl local_address rem_address st and so on\n"
@@ -27,7 +27,7 @@ class ProcessTests(SynchronousTestCase):
     TCP6 = f"sl\n0: {'0' * 24}01000000:281A {'0' * 32}:0000 0A {REST} 4713 1 0\n"
 
     def setUp(self):
-        """Make a /proc with one process."""
+        """Create a /proc with one process."""
         self.patch(sys, "byteorder", "little")
         self.proc = Path(self.mktemp())
         (self.proc / "net").mkdir(parents=True)
@@ -49,11 +49,11 @@ class ProcessTests(SynchronousTestCase):
         )
 
     def look(self, host="127.0.0.1", port=10265):
-        """Look for the process."""
+        """Find the process."""
         return process_part("yurttunnel-agent", host, port, ("--join-token",), self.proc)
 
     def test_found(self):
-        """It is found by its socket, on either family, and described without secrets."""
+        """The process is found by its socket of either family, and described without secrets."""
         for part in (self.look(), self.look("::1", 10266)):
             self.assertEqual((), part.findings)
             self.assertIn("pid: 42\n", part.text)
@@ -61,29 +61,29 @@ class ProcessTests(SynchronousTestCase):
             self.assertNotIn("hunter2", part.text)
 
     def test_not_there(self):
-        """Without a listener there is nothing to describe."""
+        """Without a listener there is no process to describe."""
         for host, port in (("127.0.0.1", 10267), ("127.0.0.2", 10265), ("::1", 10265)):
             self.assertIn("no socket of this machine", self.look(host, port).text)
 
     def test_of_another_user(self):
-        """When its descriptors cannot be seen, that is said with what to do."""
+        """If its descriptors are unreadable, the message says what to do."""
         for name in (self.proc / "42" / "fd").iterdir():
             name.unlink()
         self.assertIn("as its user or root", self.look().findings[0])
 
     def test_descriptors(self):
-        """Descriptors near their limit are found."""
+        """Descriptors near their limit are a finding."""
         for number in range(6, 9):
             (self.proc / "42" / "fd" / str(number)).symlink_to("/dev/null")
         self.assertIn("7 of 8 descriptors", self.look().findings[0])
 
     def test_stopped(self):
-        """A process that is stopped is found."""
+        """A stopped process is a finding."""
         (self.proc / "42" / "status").write_text("State:\tT (stopped)\n")
         self.assertIn("SIGSTOP", self.look().findings[0])
 
     def test_real(self):
-        """In the real /proc this process is found by a socket of its own."""
+        """In the real /proc this process is found by its own socket."""
         self.patch(sys, "byteorder", BYTE_ORDER)
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             try:

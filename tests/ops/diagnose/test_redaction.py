@@ -1,4 +1,4 @@
-"""No secret gets out."""
+"""The removal of secrets."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from yurttunnel.ops.diagnose.redaction import REDACTED, redact, redacted_argumen
 
 
 class RedactionTests(SynchronousTestCase):
-    """What looks like a secret goes, and everything else stays."""
+    """Text that looks like a secret is removed, all other text stays."""
 
     def test_secrets(self):
-        """Tokens, keys, passwords and queries go, whatever stands around them."""
+        """Tokens, keys, passwords and queries are removed, whatever the text around them."""
         key_body = KEY_PEM.splitlines()[1]
         for text, secret in (
             (f"token {JOIN_TOKEN} used", "1b" * 16),
@@ -61,11 +61,11 @@ class RedactionTests(SynchronousTestCase):
             self.assertIn(REDACTED, shown)
 
     def test_known(self):
-        """Secrets that are known go wherever they stand, whatever they look like."""
+        """Known secrets are removed everywhere, whatever they look like."""
         self.assertEqual(f"a {REDACTED} b", redact("a hunter2 b", ["hunter2"]))
 
     def test_surroundings(self):
-        """What stands around a secret stays."""
+        """The text around a secret stays."""
         self.assertEqual(f"x\n{REDACTED}\ny", redact(f"x\n{KEY_PEM.strip()}\ny"))
         self.assertEqual(
             f"Authorization: Bearer {REDACTED}\nb", redact(f"Authorization: Bearer {JWT}\nb")
@@ -83,7 +83,7 @@ class RedactionTests(SynchronousTestCase):
         )
 
     def test_everything_else(self):
-        """Metrics, stacks, certificates and lists of files are left as they are."""
+        """Metrics, stacks, certificates and lists of files stay unchanged."""
         for text in (
             'yurttunnel_server_refused_total{reason="token"} 3\n',
             "# HELP x How many tokens were refused.\n",
@@ -99,7 +99,7 @@ class RedactionTests(SynchronousTestCase):
             self.assertEqual(text, redact(text))
 
     def test_arguments(self):
-        """Values of secret flags go from a command line, in both spellings."""
+        """Values of secret flags are removed from a command line, in both spellings."""
         flags = ("--join-token",)
         given = ["twist", "--join-token", "hunter2", "--join-token=hunter2", "--node-name", "n"]
         shown = redacted_arguments(given, flags)
