@@ -1,7 +1,7 @@
-"""The lab's API with what a real one has besides: roles, tokens, certificates, workloads.
+"""The lab's API with more features of a real one: roles, tokens, certificates, workloads.
 
-Here tests of the tunnel find who may do what, as in a cluster. To that belong kubelets, which may
-read what concerns their pods; certificate signing requests; and kinds that nobody runs.
+Tests of the tunnel use it for authorization as in a cluster. That includes kubelets, which may
+read the objects of their pods, certificate signing requests, and kinds without a controller.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ from yurttunnel.pki.credentials import PrivateKey, new_key
 
 @implementer(IAuthenticator)
 class Everybody:
-    """Knows users by their certificates and by tokens, and whom they want to be instead.
+    """Authenticates users by certificates and tokens, and applies impersonation.
 
-    ``anonymous`` is who asks without any of that, ``None`` where that is not served.
+    ``anonymous`` is the user of requests without credentials, ``None`` to reject them.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Everybody:
         self._anonymous = anonymous
 
     def authenticate(self, exchange: IExchange) -> User | None:
-        """Find who asks; see ``IAuthenticator``."""
+        """Return the user of a request; see ``IAuthenticator``."""
         if not exchange.secure:
             return None
         user = self._certificates.authenticate(exchange) or self._by_token(exchange)
@@ -102,13 +102,13 @@ class Everybody:
 
 @implementer(IAuthorizer)
 class ByAttributes:
-    """Decides by what a request is to do."""
+    """Authorizes requests by their attributes."""
 
     def __init__(self, authorizer: Authorizer) -> None:
         self._authorizer = authorizer
 
     def check(self, user: User, request: Request) -> None:
-        """Let a request pass, or raise Forbidden; see ``IAuthorizer``."""
+        """Allow a request, or raise Forbidden; see ``IAuthorizer``."""
         attributes = request_attributes(request.method, request.path, request.query, request.target)
         self._authorizer.check(user, attributes)
 
@@ -117,9 +117,9 @@ class ClusterAPI(KubernetesAPI):
     """The API of a cluster; parameters are those of ``KubernetesAPI``, and three more.
 
     ``token_key``, P-256 or RSA, signs the tokens of service accounts, which ``tokens`` issues and
-    reads; without one, a new key does. ``on_request`` is told of each request by somebody who is
-    known: who, what, and whether it was allowed. Where nodes ``join`` by bootstrap tokens there are
-    kubeadm's rules for that, and those who do not say who they are may ask.
+    reads; the default is a new key. ``on_request`` is called for each request of an authenticated
+    user, with the user, the attributes, and whether it was allowed. With ``join`` nodes can join by
+    bootstrap tokens with kubeadm's rules, and anonymous requests are served.
     """
 
     def __init__(
@@ -160,7 +160,7 @@ class ClusterAPI(KubernetesAPI):
 
 
 def _strategies(clock: IReactorTime, store: Store, authorizer: Authorizer) -> dict[Any, Any]:
-    """Return the strategies of the kinds that are more than stored."""
+    """Return the strategies of the kinds with rules of their own."""
     return {
         CERTIFICATE_SIGNING_REQUESTS: CertificateRequestStrategy(clock, authorizer),
         CLUSTER_ROLES: RoleStrategy(namespaced=False),

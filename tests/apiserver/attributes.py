@@ -1,7 +1,7 @@
-"""What somebody wants to do, as rules of authorization speak of it.
+"""The attributes of requests, as in rules of authorization.
 
-The rules by which it is read from a request are those of k8s.io/apiserver
-(pkg/endpoints/request/requestinfo.go), and the words of a refusal those of
+They are derived from a request by the rules of k8s.io/apiserver
+(pkg/endpoints/request/requestinfo.go); the text of a rejection is that of
 pkg/endpoints/handlers/responsewriters/errors.go.
 """
 
@@ -30,9 +30,9 @@ _NAMESPACE_SUBRESOURCES = frozenset({"status", "finalize"})
 
 @dataclass(frozen=True, slots=True)
 class Attributes:
-    """What is to be done: to objects of a kind, or with ``path``, which is no kind's.
+    """The attributes of a request for objects of a kind, or for ``path``, a non-resource URL.
 
-    ``fields`` are what a field selector demands of each object, as pairs of name and value.
+    ``fields`` are the requirements of a field selector, as pairs of name and value.
     """
 
     verb: str
@@ -47,11 +47,11 @@ class Attributes:
 
     @property
     def full_resource(self) -> str:
-        """The kind with its subresource, as rules have it: ``pods/log``."""
+        """The kind with its subresource, as in rules: ``pods/log``."""
         return f"{self.resource}/{self.subresource}" if self.subresource else self.resource
 
     def refusal(self, user: User, reason: str = "") -> ApiError:
-        """Make the error that says that ``user`` may not do this."""
+        """Return the error that ``user`` is not allowed to do this."""
         text = f'User "{user.name}" cannot {self.verb} {self._object()}'
         if reason:
             text += f": {reason}"
@@ -69,7 +69,7 @@ class Attributes:
 def request_attributes(
     method: str, path: str, query: Query, target: Target | None = None
 ) -> Attributes:
-    """Read what a request is to do; ``target`` is what its path names, if that is served here."""
+    """Return the attributes of a request; ``target`` is the object of its path, if it is served."""
     if target is not None:
         return _of_target(method, target, query)
     return _of_path(method, path, query)
@@ -117,14 +117,14 @@ def _complete(
         if verb == "delete":
             verb = "deletecollection"
         else:
-            # A list of one object by its name is like that object: so are resourceNames of rules.
+            # A list of one object by its name counts as a request for it, as in resourceNames.
             name = next((value for field, value in fields if field == "metadata.name"), "")
             verb = "watch" if flag(query, "watch") else "list"
     return Attributes(verb, *kind, subresource, namespace, name, fields=tuple(fields))
 
 
 def _required_fields(text: str) -> list[tuple[str, str]]:
-    """Return the fields that have to have one value by a selector; none when it cannot be read."""
+    """Return the fields that a selector requires to have one value; none if it is invalid."""
     try:
         return [(field, value) for field, same, value in field_terms(text) if same]
     except BadSelector:

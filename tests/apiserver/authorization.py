@@ -1,4 +1,4 @@
-"""Who may do what: every request is decided on here, and every decision can be recorded."""
+"""Authorization: each request is authorized here, and each decision can be recorded."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from yurtlab.api.access import MASTERS, User
 from yurtlab.api.store import Store
 
 Audit = Callable[[User, Attributes, bool], object]
-"""Is told of each request: who, what, and whether it was allowed."""
+"""A callback for each request: the user, the attributes, and whether it was allowed."""
 
 
 class Authorizer:
-    """Decides by groups, for kubelets by what concerns them, and by roles, in this order."""
+    """Authorizes by groups, for kubelets by their pods, and by roles, in this order."""
 
     _log = Logger()
 
@@ -27,7 +27,7 @@ class Authorizer:
         self._on_request = on_request
 
     def authorize(self, user: User, attributes: Attributes) -> Decision:
-        """Return whether ``user`` may do this, without recording it."""
+        """Return whether ``user`` is allowed to do this, without recording it."""
         if MASTERS in user.groups:
             return Decision(True)
         reasons = []
@@ -40,7 +40,7 @@ class Authorizer:
         return Decision(False, "\n".join(reasons))
 
     def check(self, user: User, attributes: Attributes) -> None:
-        """Let a request of ``user`` pass, or raise Forbidden; either way it is recorded."""
+        """Allow a request of ``user``, or raise Forbidden; record it in both cases."""
         decision = self.authorize(user, attributes)
         self._record(user, attributes, decision.allowed)
         if not decision.allowed:
@@ -51,7 +51,7 @@ class Authorizer:
     def may_use_signer(self, user: User, verb: str, signer: str) -> bool:
         """Return whether ``user`` may ``approve`` or ``sign`` for a signer.
 
-        The right to do so for ``DOMAIN/*`` counts, too (IsAuthorizedForSignerName of Kubernetes).
+        A permission for ``DOMAIN/*`` suffices, too (IsAuthorizedForSignerName of Kubernetes).
         """
         exactly, in_general = (
             Attributes(verb, "certificates.k8s.io", "*", "signers", name=name)
@@ -65,7 +65,7 @@ class Authorizer:
         return False
 
     def rules_for(self, user: User, namespace: str) -> list[Rule]:
-        """Return what roles grant ``user`` in ``namespace``."""
+        """Return the rules that roles grant ``user`` in ``namespace``."""
         return self._roles.rules_for(user, namespace)
 
     def _record(self, user: User, attributes: Attributes, allowed: bool) -> None:

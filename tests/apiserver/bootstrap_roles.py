@@ -1,4 +1,4 @@
-"""The roles and bindings that every cluster has, as far as they matter here.
+"""The default roles and bindings of a cluster, as far as they matter here.
 
 They are those of Kubernetes (plugin/pkg/auth/authorizer/rbac/bootstrappolicy/policy.go).
 """
@@ -16,7 +16,7 @@ _ANNOTATIONS = {f"{_RBAC}/autoupdate": "true"}
 
 
 def rule(verbs: str, group: str, *resources: str) -> Object:
-    """Make a rule that grants ``verbs``, separated by spaces, on resources of a group."""
+    """Return a rule that grants ``verbs``, separated by spaces, on resources of a group."""
     return {"verbs": verbs.split(), "apiGroups": [group], "resources": list(resources)}
 
 
@@ -34,7 +34,7 @@ NODE_RULES: Sequence[Object] = (
     rule("get list watch", "node.k8s.io", "runtimeclasses"),
     rule("get list watch", "storage.k8s.io", "csidrivers"),
 )
-"""What every kubelet may do, beside what concerns itself (``NodeRules``)."""
+"""The permissions of all kubelets, in addition to those for their own objects (``NodeRules``)."""
 
 _ROLES: dict[str, list[Object]] = {
     "cluster-admin": [rule("*", "*", "*"), {"verbs": ["*"], "nonResourceURLs": ["*"]}],
@@ -78,11 +78,11 @@ _BINDINGS: dict[str, tuple[str, ...]] = {
     "system:public-info-viewer": ("system:authenticated", "system:unauthenticated"),
     "system:monitoring": ("system:monitoring",),
 }
-"""The groups that each of the roles is bound to, by a binding of its name."""
+"""The groups to which each role is bound, by a binding with the role's name."""
 
 
 def add_initial_roles(store: Store) -> None:
-    """Create the roles and bindings of every cluster."""
+    """Create the default roles and bindings."""
     for name, rules in _ROLES.items():
         store.create(CLUSTER_ROLES, None, {"metadata": _metadata(name), "rules": rules})
     for name, groups in _BINDINGS.items():

@@ -1,8 +1,8 @@
 """Joining a cluster with a bootstrap token, as kubeadm prepares it.
 
 A token is a Secret in kube-system (pkg/controller/bootstrap, plugin/pkg/auth/authenticator/token/
-bootstrap). The ConfigMap ``cluster-info`` in kube-public is signed with each of them, and shown to
-everybody. Names and rules are those of cmd/kubeadm/app/phases/bootstraptoken.
+bootstrap). The ConfigMap ``cluster-info`` in kube-public is signed with each of them, and readable
+without authentication. Names and rules are those of cmd/kubeadm/app/phases/bootstraptoken.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ from yurtlab.api.store import Object, Store
 from yurttunnel.ops.clocks import timestamp
 
 JOINING = "system:bootstrappers:kubeadm:default-node-token"
-"""The group of the tokens by which kubeadm lets nodes join."""
+"""The group of kubeadm's tokens for joining nodes."""
 
 ANONYMOUS = User("system:anonymous", ("system:unauthenticated",))
-"""Who asks without any credentials (--anonymous-auth of kube-apiserver)."""
+"""The user of requests without credentials (--anonymous-auth of kube-apiserver)."""
 
 _TYPE = "bootstrap.kubernetes.io/token"
 _RBAC = "rbac.authorization.k8s.io"
@@ -49,7 +49,7 @@ class BootstrapTokens:
         self._store = store
 
     def create(self, token: str, seconds: float = 3600.0, group: str = JOINING) -> None:
-        """Make a token that is good for ``seconds``, and sign ``cluster-info`` with all."""
+        """Create a token that is valid for ``seconds``, and sign ``cluster-info`` with all."""
         token_id, _, secret = token.partition(".")
         data = {
             "token-id": token_id,
@@ -68,7 +68,7 @@ class BootstrapTokens:
         self._sign()
 
     def authenticate(self, token: str) -> User:
-        """Return whose a token is; raises :class:`BadToken`."""
+        """Return the user of a token; raise :class:`BadToken`."""
         token_id, _, secret = token.partition(".")
         found = look_up(self._store, SECRETS, "kube-system", f"bootstrap-token-{token_id}")
         data = {} if found is None else _data(found)
@@ -78,7 +78,7 @@ class BootstrapTokens:
         return User(f"system:bootstrap:{token_id}", groups)
 
     def publish(self, server: str, authorities: bytes) -> None:
-        """Show everybody who has signed the API's certificate, in PEM form."""
+        """Publish the authority of the API's certificate, in PEM."""
         cluster = {"server": server, "certificate-authority-data": _base64(authorities)}
         kubeconfig = {
             "apiVersion": "v1",
@@ -116,7 +116,7 @@ class BootstrapTokens:
 
 
 def add_joining_rules(store: Store) -> None:
-    """Create the rules by which nodes join with a token."""
+    """Create the permissions for joining with a token."""
     read = {**rule("get", "", "configmaps"), "resourceNames": ["cluster-info"]}
     name = "kubeadm:bootstrap-signer-clusterinfo"
     store.create(ROLES, "kube-public", {"metadata": {"name": name}, "rules": [read]})

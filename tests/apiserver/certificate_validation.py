@@ -1,4 +1,4 @@
-"""What is wrong with a CertificateSigningRequest (pkg/apis/certificates/validation)."""
+"""Validation of CertificateSigningRequests (pkg/apis/certificates/validation)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from yurtlab.api.errors import (
 from yurtlab.api.store import Object
 
 SHORTEST = 600
-"""Seconds for which a certificate is asked for at least."""
+"""The minimum duration that a request may have, in seconds."""
 
 _USAGES = frozenset(
     {
@@ -38,7 +38,7 @@ _LONGEST_SIGNER = 571
 
 
 class BadRequestContent(Exception):
-    """The bytes of a request are none; one line that says why."""
+    """The bytes of a request are invalid; the message is one line."""
 
 
 def parse_request(encoded: str) -> x509.CertificateSigningRequest:
@@ -53,7 +53,7 @@ def parse_request(encoded: str) -> x509.CertificateSigningRequest:
         request = x509.load_pem_x509_csr(data)
         if not request.is_signature_valid:
             raise BadRequestContent("the signature is not of the key in the request")
-        # Names that cannot be read would be a surprise later on.
+        # Invalid names would cause an error later.
         request.subject.rfc4514_string()
         return request
     except (ValueError, UnsupportedAlgorithm, InvalidSignature) as error:
@@ -61,13 +61,13 @@ def parse_request(encoded: str) -> x509.CertificateSigningRequest:
 
 
 def organizations(request: x509.CertificateSigningRequest) -> list[str]:
-    """Return the organizations that a request is for: groups of a user."""
+    """Return the organizations in a request: the groups of a user."""
     found = request.subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
     return [str(one.value) for one in found]
 
 
 def common_names(request: x509.CertificateSigningRequest) -> list[str]:
-    """Return the common names that a request is for: the name of a user."""
+    """Return the common names in a request: the name of a user."""
     found = request.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return [str(one.value) for one in found]
 
@@ -90,7 +90,7 @@ def validate_request(spec: Object) -> list[Cause]:
 
 
 def validate_conditions(conditions: list[Object]) -> list[Cause]:
-    """Check what was decided on a request."""
+    """Check the decisions about a request."""
     causes: list[Cause] = []
     seen: set[str] = set()
     for index, condition in enumerate(conditions):
@@ -113,7 +113,7 @@ def validate_conditions(conditions: list[Object]) -> list[Cause]:
 
 
 def validate_certificate(encoded: str) -> list[Cause]:
-    """Check what a signer has made: certificates in PEM in base64, and nothing else."""
+    """Check the result of a signer, which must be only certificates in PEM, in base64."""
     problem = _certificate_problem(encoded) if encoded else None
     if problem is None:
         return []
@@ -183,5 +183,5 @@ def _check_segment(field: str, text: str) -> list[Cause]:
 
 
 def _shown_bytes(encoded: str) -> str:
-    """Shorten what is shown of bytes: the message is for people."""
+    """Shorten bytes for a message."""
     return encoded if len(encoded) <= 40 else f"{encoded[:40]}..."

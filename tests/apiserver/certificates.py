@@ -1,4 +1,4 @@
-"""CertificateSigningRequests: what a request may ask for, and who approves and signs it.
+"""CertificateSigningRequests: their validation, and the permissions to approve and sign.
 
 The rules are those of Kubernetes: pkg/registry/certificates/certificates/strategy.go,
 pkg/apis/certificates/validation, and the admissions CertificateApproval, CertificateSigning,
@@ -38,7 +38,7 @@ _REQUESTER = ("username", "uid", "groups", "extra")
 
 
 class CertificateRequestStrategy(Strategy):
-    """The strategy of CertificateSigningRequests; ``clock`` tells the time of conditions."""
+    """The strategy of CertificateSigningRequests; ``clock`` is the time of conditions."""
 
     name_rule = staticmethod(path_segment)
 
@@ -47,7 +47,7 @@ class CertificateRequestStrategy(Strategy):
         self._authorizer = authorizer
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
-        """Write down who asks; nothing of that, nor the status, is for a client to say."""
+        """Set the requester; a client can set neither that nor the status."""
         spec = body.setdefault("spec", {})
         for field in _REQUESTER:
             spec.pop(field, None)
@@ -59,7 +59,7 @@ class CertificateRequestStrategy(Strategy):
         return super().validate(body) + validate_request(body["spec"])
 
     def admit(self, body: Object, user: User) -> None:
-        """Refuse what no signer may be asked for."""
+        """Reject requests that are forbidden for all signers."""
         spec = body["spec"]
         signer, request = spec["signerName"], parse_request(spec["request"])
         if signer == CLIENT and MASTERS in organizations(request):
@@ -69,11 +69,11 @@ class CertificateRequestStrategy(Strategy):
             raise _forbidden(body, f"can only create a node CSR with CN={user.name}")
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
-        """Keep what was asked for: it never changes."""
+        """Keep the specification, which is immutable."""
         body["spec"] = current["spec"]
 
     def prepare_subresource(self, subresource: str, body: Object, current: Object) -> None:
-        """Keep what is not of this subresource: approvals apart from certificates."""
+        """Keep the fields of other subresources: approvals and certificates are separate."""
         before, status = current.get("status", {}), body.setdefault("status", {})
         if subresource == "approval":
             status.pop("certificate", None)
@@ -86,7 +86,7 @@ class CertificateRequestStrategy(Strategy):
             status.pop("conditions", None)
 
     def validate_subresource(self, subresource: str, body: Object, current: Object) -> list[Cause]:
-        """Check conditions and certificate, and that nothing is taken back."""
+        """Check conditions and certificate, which cannot be removed."""
         before, status = current.get("status", {}), body["status"]
         causes = validate_conditions(status.get("conditions", []))
         if status.get("certificate") != before.get("certificate"):
@@ -105,7 +105,7 @@ class CertificateRequestStrategy(Strategy):
     def admit_subresource(
         self, subresource: str, body: Object, current: Object, user: User
     ) -> None:
-        """Let only those write it who may approve, or sign, for the signer."""
+        """Require the permission to approve, or to sign, for the signer."""
         verb = "approve" if subresource == "approval" else "sign"
         if verb == "sign" and body.get("status", {}) == current.get("status", {}):
             return
@@ -126,7 +126,7 @@ def _of_type(status: Object, desired: str) -> list[Object]:
 
 
 def _keep_decisions(status: Object, before: Object) -> None:
-    """Leave decisions as they are, unless there are more or fewer, which is refused later."""
+    """Keep existing decisions unless their number differs, which is rejected later."""
     for each in _DECISIONS:
         ours, theirs = _of_type(before, each), _of_type(status, each)
         if len(ours) == len(theirs):
@@ -136,7 +136,7 @@ def _keep_decisions(status: Object, before: Object) -> None:
 
 
 def _check_decisions(before: Object, status: Object) -> list[Cause]:
-    """Refuse that who signs decides, too."""
+    """Reject decisions by a signer."""
     return [
         forbidden_field("status.conditions", f'updates may not add a condition of type "{each}"')
         for each in _DECISIONS
@@ -145,7 +145,7 @@ def _check_decisions(before: Object, status: Object) -> list[Cause]:
 
 
 def _set_times(status: Object, before: Object, now: str) -> None:
-    """Fill in when conditions were written, and when they changed (populateConditionTimestamps)."""
+    """Set the times of updates and transitions of conditions (populateConditionTimestamps)."""
     for condition in status.get("conditions", ()):
         known = [
             one

@@ -1,4 +1,4 @@
-"""What ``kubectl get`` shows of the kinds that are beside those of the lab."""
+"""The columns of ``kubectl get`` for the kinds that the lab does not have."""
 
 from __future__ import annotations
 
@@ -101,4 +101,4 @@ CELLS: Mapping[str, Cell] = {
     "role": _role,
     "selector": _labels("spec.selector.matchLabels"),
 }
-"""The cells that show more than a value, by the names that ``kinds.json`` has for them."""
+"""The functions for cells that are not a plain value, by their names in ``kinds.json``."""

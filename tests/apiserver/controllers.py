@@ -1,7 +1,7 @@
 """The controllers of workloads in a cluster without a controller manager.
 
-They work by the API alone, so that they serve any API. A Deployment or a DaemonSet counts as rolled
-out as soon as it is seen: its pods are what a test makes, if it wants some. A Job has its pod.
+They use only the API, so they work with any API server. A Deployment or DaemonSet is reported as
+rolled out at once: a test creates its pods if it needs some. For a Job they create the pod.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ def _whole(body: Object) -> Object:
 
 
 class WorkloadControllers(Service):
-    """Say of workloads what their controllers would, while it runs.
+    """Sets the status of workloads, as their controllers would.
 
-    ``entrypoint`` is what the containers of Jobs begin with, in the place of an image's.
+    ``entrypoint`` is the entry point of containers of Jobs, instead of an image's.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class WorkloadControllers(Service):
         self._unfollow: list[Callable[[], None]] = []
 
     def startService(self) -> None:
-        """Begin with what is there."""
+        """Start, with the existing objects."""
         super().startService()
         self._queue.startService()
         self._unfollow = [
@@ -62,7 +62,7 @@ class WorkloadControllers(Service):
         self._unfollow.append(self._pods.add_handler(self._pod_changed))
 
     def stopService(self) -> Deferred[None] | None:
-        """Say nothing more."""
+        """Stop."""
         super().stopService()
         for unfollow in self._unfollow:
             unfollow()
@@ -123,7 +123,7 @@ class WorkloadControllers(Service):
         return {"conditions": [{"type": ended[phase], "status": "True"}]}
 
     def _pod(self, job: Object) -> Object:
-        """Make the pod of a Job, of what a process of this machine can have."""
+        """Return the pod of a Job, with the fields that a process of this machine supports."""
         template = job["spec"]["template"]
         spec = template["spec"]
         containers = [
@@ -146,6 +146,6 @@ class WorkloadControllers(Service):
 
 
 def _counted(body: Object, fields: Sequence[str], count: int) -> Object:
-    """Return a status in which all pods of a workload serve, those of its present form."""
+    """Return a status in which all pods of the workload are ready and up to date."""
     generation = body["metadata"]["generation"]
     return {"observedGeneration": generation, **dict.fromkeys(fields, count)}

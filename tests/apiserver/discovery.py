@@ -1,7 +1,7 @@
-"""Which groups, versions and kinds there are: what clients ask first.
+"""Discovery of the groups, versions and kinds, which clients request first.
 
-Plain (``/api``, ``/apis``, ``/apis/GROUP/VERSION``), and aggregated: all in one answer, as
-kubectl asks for it since 1.26 (KEP-3352).
+Plain (``/api``, ``/apis``, ``/apis/GROUP/VERSION``), and aggregated: all in one response, as
+requested by kubectl since 1.26 (KEP-3352).
 """
 
 from __future__ import annotations

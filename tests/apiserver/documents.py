@@ -1,6 +1,6 @@
-"""Makes what clients read before they ask for objects, of kinds and of published schemas.
+"""Creates the discovery and OpenAPI documents from the kinds and the published schemas.
 
-``python -m tests.apiserver.documents`` writes what the lab has of that for its kinds.
+``python -m tests.apiserver.documents`` writes the lab's documents for its kinds.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def make(kinds: Sequence[Resource]) -> Document:
 
 
 def written(content: Document) -> str:
-    """Write the content as the file has it: a line for each document and each schema."""
+    """Return the content in the file's format: a line for each document and each schema."""
     parts = []
     for name, part in content.items():
         if isinstance(part, dict):
@@ -50,7 +50,7 @@ def written(content: Document) -> str:
 
 @functools.cache
 def all_documents() -> Documents:
-    """Return those for all kinds, of the lab and beside it."""
+    """Return the documents for all kinds, the lab's and the others."""
     return Documents(make(RESOURCES))
 
 

@@ -1,4 +1,4 @@
-"""Asking as somebody else: ``kubectl --as``.
+"""Impersonation: ``kubectl --as``.
 
 Headers and permissions are those of Kubernetes (k8s.io/apiserver
 pkg/endpoints/filters/impersonation.go).
@@ -19,9 +19,9 @@ _EXTRA = "impersonate-extra-"
 
 
 def impersonated(head: RequestHead, user: User, authorizer: Authorizer) -> User:
-    """Return whom a request of ``user`` is to count as, mostly ``user``; raises ``ApiError``.
+    """Return the effective user of a request, usually ``user``; raise ``ApiError``.
 
-    The right to do so is needed for the name, and for each group and whatever else is claimed.
+    A permission is required for the name, for each group and for all other attributes.
     """
     name = b"".join(head.values(b"impersonate-user")).decode("latin-1")
     uid = b"".join(head.values(b"impersonate-uid")).decode("latin-1")

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.utils import (
 from yurttunnel.pki.credentials import PrivateKey
 
 MAX_TOKEN_CHARACTERS = 16 * 1024
-"""Longer texts are no tokens of ours."""
+"""The maximum length of a token."""
 
 _COORDINATE_BYTES = 32
 
@@ -26,7 +26,7 @@ Claims = dict[str, Any]
 
 
 class BadToken(Exception):
-    """A text that is no token, or not one of ours."""
+    """A text that is not a valid token of this issuer."""
 
 
 class TokenSigner:
@@ -42,7 +42,7 @@ class TokenSigner:
         self._key_id = _encode(hashlib.sha256(public).digest())
 
     def sign(self, claims: Claims) -> str:
-        """Make the token that says ``claims``."""
+        """Return a token with ``claims``."""
         header = {"alg": self._algorithm, "kid": self._key_id}
         message = f"{_encode(_json(header))}.{_encode(_json(claims))}"
         return f"{message}.{_encode(self._signature(message.encode('ascii')))}"
@@ -50,7 +50,7 @@ class TokenSigner:
     def read(self, token: str) -> Claims:
         """Return the claims of a token; raises :class:`BadToken`.
 
-        The times in them are the caller's affair.
+        The caller checks the times in them.
         """
         parts = token.split(".")
         if len(token) > MAX_TOKEN_CHARACTERS or len(parts) != 3:

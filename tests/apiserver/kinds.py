@@ -1,4 +1,4 @@
-"""The kinds that are beside those of the lab, which are in ``kinds.json``, and all together."""
+"""All kinds: those of the lab, and the others, which are in ``kinds.json``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ FURTHER = load_kinds(Path(__file__).with_name("kinds.json"), CELLS)
 _BY_NAME = {kind.plural: kind for kind in FURTHER}
 
 RESOURCES = (*(kind for kind in LAB if kind.plural not in _BY_NAME), *FURTHER)
-"""All kinds: those of the lab, or what is here in their place, and the others."""
+"""All kinds: those of the lab, unless replaced here, and the others."""
 
 CERTIFICATE_SIGNING_REQUESTS = _BY_NAME["certificatesigningrequests"]
 CLUSTER_ROLES = _BY_NAME["clusterroles"]
@@ -38,7 +38,7 @@ TOKEN_REQUESTS = SERVICE_ACCOUNTS.subresource("token").body
 
 
 def look_up(store: Store, kind: Resource, namespace: str | None, name: str) -> Object | None:
-    """Return an object, ``None`` when there is none."""
+    """Return an object, or ``None`` if it does not exist."""
     try:
         return store.get(kind, namespace, name)
     except ApiError:

@@ -1,6 +1,6 @@
-"""What kubelets may do: a little of everything, and more of what concerns themselves.
+"""Authorization of kubelets: general permissions, and those for their own node and pods.
 
-The rules and words are those of Kubernetes (plugin/pkg/auth/authorizer/node/node_authorizer.go,
+The rules and messages are those of Kubernetes (plugin/pkg/auth/authorizer/node/node_authorizer.go,
 with the feature AuthorizeNodeWithSelectors, which is on since 1.32).
 """
 
@@ -28,7 +28,7 @@ def _no(reason: str) -> Decision:
 
 
 class NodeAuthorizer:
-    """Decides on requests of kubelets, by the pods in ``store`` that are on their nodes."""
+    """Authorizes requests of kubelets by the pods in ``store`` on their nodes."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -42,7 +42,7 @@ class NodeAuthorizer:
         }
 
     def authorize(self, user: User, attributes: Attributes) -> Decision:
-        """Return whether ``user`` may do this; nobody but a kubelet may do anything."""
+        """Return whether ``user`` is allowed to do this, which only kubelets can be."""
         node = node_of(user)
         if node is None:
             return _NO_OPINION
@@ -54,7 +54,7 @@ class NodeAuthorizer:
         return Decision(any(allows(rule, attributes) for rule in NODE_RULES))
 
     def _contents(self, node: str, attributes: Attributes) -> Decision:
-        """Decide on ConfigMaps and Secrets: those that pods on the node use."""
+        """Authorize access to ConfigMaps and Secrets that pods on the node use."""
         if attributes.verb not in _READ:
             return _no("can only read resources of this type")
         if attributes.subresource:
@@ -97,7 +97,7 @@ class NodeAuthorizer:
 
 
 def _node(node: str, attributes: Attributes) -> Decision:
-    """Decide on nodes: a kubelet reads its own only; what it writes is an admission's affair."""
+    """Authorize access to nodes: a kubelet reads only its own; admission checks its writes."""
     match attributes.subresource, attributes.verb:
         case ("", "create" | "update" | "patch") | ("status", "update" | "patch"):
             return _ALLOWED
@@ -121,7 +121,7 @@ def _lease(node: str, attributes: Attributes) -> Decision:
 
 
 def _references(pod: Object) -> Iterator[tuple[str, str]]:
-    """Yield what a pod needs, as pairs of kind and name (pkg/api/v1/pod visitors)."""
+    """Yield the objects that a pod uses, as pairs of kind and name (pkg/api/v1/pod visitors)."""
     spec = pod["spec"]
     yield "pods", pod["metadata"]["name"]
     if spec.get("serviceAccountName"):

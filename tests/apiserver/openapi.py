@@ -1,4 +1,4 @@
-"""OpenAPI 3: what ``kubectl explain`` shows, and how kubectl learns what can be done."""
+"""OpenAPI 3, for ``kubectl explain`` and for the operations that kubectl supports."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class OpenAPI:
         return {"post": self._operation(kind, "post", ["application/json"])}
 
     def _one(self, kind: Resource) -> dict[str, Any]:
-        # Strategic merge patches are taken, too; they are not listed, since kubectl would then
-        # look for merge keys in the schemas, instead of knowing them by itself.
+        # Strategic merge patches are supported, but not listed, since kubectl would then use the
+        # merge keys of the schemas instead of its own.
         bodies = {
             "get": ("get", []),
             "put": ("update", ["application/json"]),

@@ -1,7 +1,7 @@
-"""Lists: at which version, and in which pages, a client gets them.
+"""The versions and pages of lists.
 
-A page is of the same version as the first one as long as the history reaches back; then it is
-Expired, with a token that goes on with what is there now. These are the rules of k8s.io/apiserver
+A page has the version of the first one as long as the history includes it; then the error is
+Expired, with a token that continues with the current version. These are rules of k8s.io/apiserver
 (pkg/storage/etcd3/store.go, pkg/storage/continue.go) and of list options in k8s.io/apimachinery
 (pkg/apis/meta/internalversion/validation).
 """
@@ -20,21 +20,21 @@ from yurtlab.api.store import Event, Object, Store
 
 _TOKEN_VERSION = "meta.k8s.io/v1"
 _LATEST = -1
-"""The version in a token that goes on with what is there now."""
+"""The version in a token that continues with the current version."""
 
 _EXACT, _NOT_OLDER = "Exact", "NotOlderThan"
 
 
 @dataclass(frozen=True, slots=True)
 class _Position:
-    """Where a list goes on: its version, and the key of the last object before."""
+    """The position in a list: its version, and the key of the previous object."""
 
     version: int
     after: str
 
 
 def list_page(store: Store, target: Target, query: Query) -> Page:
-    """Return the objects, or the page of them, that a list asks for; raises ``ApiError``."""
+    """Return the requested objects, or a page of them; raise ``ApiError``."""
     selector = selection(target.kind, query)
     text = first(query, "continue")
     position = _decode(text) if text else None
@@ -43,7 +43,7 @@ def list_page(store: Store, target: Target, query: Query) -> Page:
     if limit < 0:
         raise errors.bad_request("limit must not be negative")
     if first(query, "resourceVersion") == "0" and position is None:
-        # As the cache of kube-apiserver answers it, which is what that version asks for.
+        # As the watch cache of kube-apiserver responds to this version.
         limit = 0
     found = _objects(store, target, version, position)
     selected = [one for one in found if selector(one)]
@@ -57,7 +57,7 @@ def list_page(store: Store, target: Target, query: Query) -> Page:
 
 
 def _version(store: Store, query: Query, position: _Position | None) -> int:
-    """Return at which version the list is."""
+    """Return the version of the list."""
     text, match = first(query, "resourceVersion"), first(query, "resourceVersionMatch")
     _check_match(text, match, position is not None)
     desired = number(query, "resourceVersion") or 0
@@ -107,7 +107,7 @@ def _objects(
 
 
 def as_it_was(store: Store, kind: Resource, namespace: str | None, version: int) -> list[Object]:
-    """Return the objects at a version; Expired when that is not known any more."""
+    """Return the objects at a version; raise Expired if it is no longer in the history."""
     later: list[Event] = []
     store.follow(kind, later.append, version)()
     objects = {_key(one): one for one in store.view(kind)}
@@ -166,7 +166,7 @@ def _expired_continue(token: str) -> errors.ApiError:
 
 
 def _too_large_version(desired: int, current: int) -> errors.ApiError:
-    """Return the error that a version is not there yet."""
+    """Return the error that a version does not exist yet."""
     message = f"Timeout: Too large resource version: {desired}, current: {current}"
     cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
     return errors.ApiError(504, "Timeout", message, {"causes": [cause], "retryAfterSeconds": 1})

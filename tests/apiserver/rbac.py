@@ -2,7 +2,7 @@
 
 The rules are those of Kubernetes (plugin/pkg/auth/authorizer/rbac, pkg/apis/rbac/v1
 evaluation_helpers.go and pkg/registry/rbac/validation/rule.go). Everything not granted is
-refused.
+denied.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _SERVICE_ACCOUNT_PREFIX = "system:serviceaccount:"
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Whether something is allowed, and why, or why not."""
+    """Whether a request is allowed, and the reason."""
 
     allowed: bool
     reason: str = ""
 
 
 class RoleAuthorizer:
-    """Decides by the roles and bindings in ``store``."""
+    """Authorizes by the roles and bindings in ``store``."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def authorize(self, user: User, attributes: Attributes) -> Decision:
-        """Return whether ``user`` may do this."""
+        """Return whether ``user`` is allowed to do this."""
         problems: list[str] = []
         for binding, subject in self._bindings(user, attributes.namespace):
             rules = self._rules(binding, problems)
@@ -55,7 +55,7 @@ class RoleAuthorizer:
         return Decision(False, f"RBAC: {text}")
 
     def rules_for(self, user: User, namespace: str) -> list[Rule]:
-        """Return all that ``user`` may do in ``namespace``."""
+        """Return the rules that apply to ``user`` in ``namespace``."""
         return [
             rule
             for binding, _ in self._bindings(user, namespace)
@@ -63,7 +63,7 @@ class RoleAuthorizer:
         ]
 
     def _bindings(self, user: User, namespace: str) -> Iterator[tuple[Object, Object]]:
-        """Yield the bindings that concern ``user``, with the subject that does."""
+        """Yield the bindings of ``user``, with the matching subject."""
         kinds: list[tuple[Resource, str | None]] = [(CLUSTER_ROLE_BINDINGS, None)]
         if namespace:
             kinds.append((ROLE_BINDINGS, namespace))

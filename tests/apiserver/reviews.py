@@ -1,6 +1,6 @@
-"""Questions that are asked by creating an object: whose a token is, and who may do what.
+"""Reviews of tokens and of access, which are requested by creating an object.
 
-``kubectl auth whoami`` and ``kubectl auth can-i`` ask them, and so does the tunnel's server.
+``kubectl auth whoami``, ``kubectl auth can-i`` and the tunnel's server use them.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ _ATTRIBUTES = ("verb", "group", "version", "resource", "subresource", "namespace
 
 
 class Reviews:
-    """Answers reviews with what ``authorizer`` and ``tokens`` say."""
+    """Performs reviews with ``authorizer`` and ``tokens``."""
 
     def __init__(self, authorizer: Authorizer, tokens: ServiceAccountTokens) -> None:
         self._authorizer = authorizer
         self._tokens = tokens
 
     def virtual_kinds(self) -> dict[tuple[Resource, None], VirtualKind]:
-        """Return the questions as the API takes them; their answers raise ``ApiError``."""
+        """Return the virtual kinds of the reviews; creating one may raise ``ApiError``."""
         answers: dict[Resource, Callable[[Object, User], Object]] = {
             SELF_SUBJECT_REVIEWS: self._who,
             TOKEN_REVIEWS: self._whose_token,
@@ -92,7 +92,7 @@ class Reviews:
         return {
             "resourceRules": [rule for rule in rules if "nonResourceURLs" not in rule],
             "nonResourceRules": [rule for rule in rules if "nonResourceURLs" in rule],
-            # What kubelets may do cannot be listed.
+            # The permissions of kubelets cannot be listed.
             "incomplete": node_of(user) is not None,
         }
 
@@ -118,7 +118,7 @@ def _check_attributes(spec: Object) -> list[errors.Cause]:
 def _attributes(spec: Object) -> Attributes:
     if "nonResourceAttributes" in spec:
         asked = spec["nonResourceAttributes"]
-        # A path that is empty would mean an object.
+        # An empty path would mean a resource.
         return Attributes(asked.get("verb", ""), path=asked.get("path") or "/")
     asked = spec["resourceAttributes"]
     requirements = asked.get("fieldSelector", {}).get("requirements", ())

@@ -1,4 +1,4 @@
-"""Roles and bindings: defaults, and what is wrong with them (pkg/apis/rbac of Kubernetes)."""
+"""Roles and bindings: defaults and validation (pkg/apis/rbac of Kubernetes)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ _ACCOUNT = "ServiceAccount"
 
 
 def path_segment(text: str) -> list[str]:
-    """Check a name that only has to fit in a path: roles (IsValidPathSegmentName)."""
+    """Check a name that must only be valid in a path: roles (IsValidPathSegmentName)."""
     if text in (".", ".."):
         return [f"may not be '{text}'"]
     return [f"may not contain '{one}'" for one in "/%" if one in text]
 
 
 class RoleStrategy(Strategy):
-    """Roles; ``namespaced`` ones grant nothing on paths."""
+    """Roles; ``namespaced`` ones cannot grant access to paths."""
 
     name_rule = staticmethod(path_segment)
 
@@ -27,11 +27,11 @@ class RoleStrategy(Strategy):
         self._namespaced = namespaced
 
     def validate(self, body: Object) -> list[Cause]:
-        """Return what is wrong with the rules of a new role."""
+        """Return the errors in the rules of a new role."""
         return super().validate(body) + self._validate_rules(body)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Return what is wrong with the rules of a role."""
+        """Return the errors in the rules of a changed role."""
         return super().validate_update(body, current) + self._validate_rules(body)
 
     def _validate_rules(self, body: Object) -> list[Cause]:
@@ -63,7 +63,7 @@ class RoleStrategy(Strategy):
 
 
 class BindingStrategy(Strategy):
-    """Bindings; ``namespaced`` ones may bind roles of their namespace, too."""
+    """Bindings; ``namespaced`` ones can also bind roles of their namespace."""
 
     name_rule = staticmethod(path_segment)
 
@@ -78,7 +78,7 @@ class BindingStrategy(Strategy):
                 subject.setdefault("apiGroup", _GROUP)
 
     def validate(self, body: Object) -> list[Cause]:
-        """Return what is wrong with a new binding."""
+        """Return the errors in a new binding."""
         return super().validate(body) + self._validate(body)
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
@@ -86,7 +86,7 @@ class BindingStrategy(Strategy):
         self.prepare_for_create(body)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Refuse to change the role."""
+        """Reject a change of the role."""
         causes = super().validate_update(body, current) + self._validate(body)
         if body["roleRef"] != current["roleRef"]:
             causes.append(invalid_value("roleRef", body["roleRef"], "cannot change roleRef"))

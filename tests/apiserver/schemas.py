@@ -1,7 +1,7 @@
-"""The structure of each kind, as the models of the official Kubernetes client have it.
+"""The schema of each kind, from the models of the official Kubernetes client.
 
-They are made from the OpenAPI specification of Kubernetes; this turns them back into it, with the
-names and descriptions that ``kubectl explain`` shows.
+The models are generated from the OpenAPI specification of Kubernetes; this converts them back,
+with the names and descriptions that ``kubectl explain`` shows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from yurtlab.api.resources import Resource
 _MODEL_REFERENCE = "#/$defs/"
 MODE: JsonSchemaMode = "validation"
 
-# Models carry the version in front, and the group where two groups have a type of one name.
+# Models are prefixed with the version, and with the group if two groups have a type of one name.
 _MODEL_PREFIX = re.compile(
     r"^(?:Authentication|Core|Discovery|Events|Rbac|Storage|Flowcontrol)?V\d+(?:(?:alpha|beta)\d+)?"
 )
@@ -27,7 +27,7 @@ _META_TYPES = frozenset(
     {"ObjectMeta", "ListMeta", "OwnerReference", "ManagedFieldsEntry", "LabelSelector"}
     | {"LabelSelectorRequirement", "Condition", "MicroTime", "Status", "DeleteOptions"}
 )
-# The models end the description with a remark on themselves.
+# The models' descriptions end with a note about the model.
 _MODEL_REMARK = "\n\nAttributes:"
 
 
@@ -50,7 +50,7 @@ class Schemas:
         return self._names[kind]
 
     def of_group(self, kinds: Iterable[Resource]) -> dict[str, Schema]:
-        """Return the definitions that these kinds need, and those that these need, and so on."""
+        """Return the definitions that these kinds use, directly or indirectly."""
         return _reached(self.definitions, [self._names[kind] for kind in kinds])
 
     def _add(self, kind: Resource, parts: dict[str, Schema]) -> None:
@@ -67,9 +67,9 @@ class Schemas:
 
 
 def _model_schemas(names: Iterable[str]) -> dict[str, Schema]:
-    """Return what the models make of themselves and of all that is in them, by their names.
+    """Return the schemas of the models and of the types in them, by name.
 
-    All at once, since most of it is in many of them: one by one it takes four times as long.
+    All at once, since many models share most types: one by one it takes four times as long.
     """
     desired = [(getattr(models, name), MODE) for name in sorted(names)]
     _, whole = models_json_schema(desired)
@@ -122,13 +122,13 @@ def _any_of(schemas: list[Schema], kind: Resource) -> Schema:
         alternatives = [{"type": "integer"}, {"type": "string"}]
         return {"format": "int-or-string", "oneOf": alternatives}
     if types == {"string"} and len(schemas) == 2:
-        # Bytes: in JSON a text in base64.
+        # Bytes: in JSON a string in base64.
         return {"type": "string", "format": "byte"}
     return _type(schemas[0], kind)
 
 
 def _reached(schemas: dict[str, Schema], names: list[str]) -> dict[str, Schema]:
-    """Return the schemas with these names, those that these refer to, and so on."""
+    """Return the schemas with these names, and those that they refer to, directly or indirectly."""
     found: dict[str, Schema] = {}
     while names:
         name = names.pop()

@@ -1,4 +1,4 @@
-"""Services: the addresses and ports that a cluster gives them, and what is wrong with them.
+"""Services: allocation of addresses and ports, and validation.
 
 The rules are those of Kubernetes (pkg/registry/core/service/storage/alloc.go,
 pkg/apis/core/v1/defaults.go and pkg/apis/core/validation), for clusters with IPv4 alone.
@@ -25,7 +25,7 @@ from yurtlab.api.store import Object, Store
 from yurtlab.api.strategy import WITH_NODE_PORTS, ServiceStrategy, set_service_defaults
 
 ADDRESSES = IPv4Network("10.96.0.0/12")
-"""Where addresses of services are from, as clusters made by kubeadm have it."""
+"""The range of cluster IPs, as set by kubeadm."""
 
 NODE_PORTS = range(30000, 32768)
 """``--service-node-port-range`` of kube-apiserver."""
@@ -36,30 +36,30 @@ _PROTOCOLS = ("SCTP", "TCP", "UDP")
 
 
 class AllocatingStrategy(ServiceStrategy):
-    """Services of ``store``, which tells what is taken already."""
+    """The strategy of Services; ``store`` has those with allocated addresses and ports."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
-        """Fill in defaults, and what a service without a wish gets."""
+        """Fill in defaults, and allocate addresses and ports that are not requested."""
         spec = body.setdefault("spec", {})
         body["status"] = {"loadBalancer": {}}
         self._complete(spec)
 
     def validate(self, body: Object) -> list[Cause]:
-        """Return what is wrong with a new service."""
+        """Return the errors in a new Service."""
         causes = super().validate(body) + _validate(body["spec"])
         return causes or self._validate_wishes(body, {})
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
-        """Keep what was given, fill in defaults and what is needed now."""
+        """Keep allocated values, fill in defaults, and allocate newly needed values."""
         spec, before = body.setdefault("spec", {}), current["spec"]
         _keep_given(spec, before)
         self._complete(spec)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Return what is wrong with a change: an address does not change."""
+        """Return the errors in a change; an address is immutable."""
         causes = super().validate_update(body, current) + _validate(body["spec"])
         ours, theirs = current["spec"].get("clusterIP"), body["spec"].get("clusterIP")
         kinds = {current["spec"].get("type"), body["spec"].get("type")}
@@ -91,7 +91,7 @@ class AllocatingStrategy(ServiceStrategy):
                 port["nodePort"] = free.pop(random.randrange(len(free)))
 
     def _validate_wishes(self, body: Object, before: Object) -> list[Cause]:
-        """Refuse what another service has."""
+        """Reject addresses and ports of other Services."""
         spec, causes = body["spec"], []
         address = spec.get("clusterIP")
         if address not in (None, HEADLESS, before.get("clusterIP")):
@@ -121,7 +121,7 @@ class AllocatingStrategy(ServiceStrategy):
 
     def _free_address(self) -> str:
         taken = set(self._addresses())
-        # The first one is that of the API itself in every cluster.
+        # The first one is always that of the API.
         first, last = int(ADDRESSES[2]), int(ADDRESSES[-2])
         while True:
             address = str(IPv4Address(random.randint(first, last)))
@@ -139,7 +139,7 @@ class AllocatingStrategy(ServiceStrategy):
 
 
 def _keep_given(spec: Object, before: Object) -> None:
-    """Keep addresses and node ports that an update does not name (patchAllocatedValues)."""
+    """Keep addresses and node ports that an update omits (patchAllocatedValues)."""
     kind = spec.get("type", "ClusterIP")
     if kind != "ExternalName" and before.get("type") != "ExternalName":
         for key in ("clusterIP", "clusterIPs", "ipFamilies", "ipFamilyPolicy"):

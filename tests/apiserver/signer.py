@@ -1,6 +1,6 @@
-"""The signer of a cluster without a controller manager: it signs what has been approved.
+"""The signer of a cluster without a controller manager: it signs approved requests.
 
-It works by the API alone, so that it serves any API. It approves nothing.
+It uses only the API, so it works with any API server. It approves nothing.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.credentials import certificates_to_pem
 
 RETRY_SECONDS = (1.0, 30.0)
-"""How long to wait before a request is tried again: at first, and at most."""
+"""The initial and the maximum delay of a retry in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A request that may be ready to be signed; equal as long as nothing of that changes."""
+    """A request that may be ready to be signed; equal if none of these fields differ."""
 
     name: str
     ready: bool
@@ -62,8 +62,8 @@ def _waiting(request: Object) -> _Waiting:
 class CertificateSigner(Service):
     """Signs approved CertificateSigningRequests of the signers of Kubernetes while it runs.
 
-    ``authority`` signs, and may be replaced at any time; ``duration`` is the longest validity of
-    a certificate in seconds, and that of one whose request does not say.
+    ``authority`` signs, and may be replaced at any time; ``duration`` is the maximum validity of
+    a certificate in seconds, and the default.
     """
 
     _log = Logger()
@@ -86,12 +86,12 @@ class CertificateSigner(Service):
         self._signing: dict[str, Deferred[None]] = {}
 
     def startService(self) -> None:
-        """Begin with what is there."""
+        """Start, with the existing requests."""
         super().startService()
         self._unsubscribe = self._informer.add_handler(self._changed)
 
     def stopService(self) -> Deferred[Any]:
-        """Sign no more."""
+        """Stop signing."""
         super().stopService()
         if self._unsubscribe is not None:
             self._unsubscribe()
@@ -113,7 +113,7 @@ class CertificateSigner(Service):
         del self._signing[name]
 
     async def _sign_at_last(self, name: str) -> None:
-        """Sign a request, however often it takes."""
+        """Sign a request, and retry until that succeeds."""
         pause, longest = RETRY_SECONDS
         while True:
             try:
@@ -131,7 +131,7 @@ class CertificateSigner(Service):
                     error=error,
                 )
             except Exception:
-                # Whatever is wrong with this request, the others are signed.
+                # An error in this request must not prevent the signing of others.
                 self._log.failure("Defect: certificate request {name} is not signed", name=name)
                 return
             try:
@@ -162,7 +162,7 @@ class CertificateSigner(Service):
         await self._client.update(CERTIFICATE_SIGNING_REQUESTS, request, "status")
 
     def _certificate(self, spec: Object) -> str:
-        """Make the certificate, as ``status.certificate`` has it; raises :class:`NotSigned`."""
+        """Return the certificate for ``status.certificate``; raise :class:`NotSigned`."""
         try:
             request = x509.load_pem_x509_csr(base64.b64decode(spec["request"]))
             if not request.is_signature_valid:

@@ -1,9 +1,9 @@
-"""Certificates for CertificateSigningRequests, as the signers of Kubernetes make them.
+"""Certificates for CertificateSigningRequests, as issued by the signers of Kubernetes.
 
-What each signer accepts is what kube-controller-manager accepts (pkg/controller/certificates/
-signer/signer.go and pkg/apis/certificates/helpers.go), and so is what it makes of a request
-(pkg/controller/certificates/authority/policies.go): names and usages are taken from the request,
-nothing else.
+Each signer accepts the same requests as kube-controller-manager (pkg/controller/certificates/
+signer/signer.go and pkg/apis/certificates/helpers.go), and issues the same certificates
+(pkg/controller/certificates/authority/policies.go): with only the names and usages of the
+request.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ KUBELET_CLIENT = "kubernetes.io/kube-apiserver-client-kubelet"
 KUBELET_SERVING = "kubernetes.io/kubelet-serving"
 
 BACKDATE = datetime.timedelta(minutes=5)
-"""How long before its issue a certificate is valid."""
+"""How long before its issue the validity of a certificate starts."""
 
 SHORT = datetime.timedelta(hours=8)
-"""Certificates of less than this do not end earlier for having begun earlier."""
+"""The duration of certificates shorter than this is not reduced by :data:`BACKDATE`."""
 
 SHORTEST = datetime.timedelta(minutes=10)
-"""What a request that asks for less gets, when the signer's own duration is not shorter still."""
+"""The minimum duration of a certificate, unless the signer's own is shorter."""
 
 _NODES_GROUP, _NODE_PREFIX = "system:nodes", "system:node:"
 
@@ -49,12 +49,12 @@ _EXTENDED_USAGES = {
 
 
 class NotSigned(Exception):
-    """A request that its signer does not accept; one line that says why."""
+    """A request that its signer rejects; the message is one line."""
 
 
 @dataclass(frozen=True, slots=True)
 class SigningAuthority:
-    """A certificate authority that signs: its certificate and its key."""
+    """The certificate and key of a certificate authority."""
 
     certificate: x509.Certificate
     key: PrivateKey
@@ -63,7 +63,7 @@ class SigningAuthority:
     def make(
         cls, name: str, now: datetime.datetime, lifetime: datetime.timedelta
     ) -> SigningAuthority:
-        """Make a new authority that is called ``name``, with a certificate by itself."""
+        """Create an authority with ``name`` and a self-signed certificate."""
         key = new_key()
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
@@ -85,7 +85,7 @@ class SigningAuthority:
         lifetime: datetime.timedelta,
         now: datetime.datetime,
     ) -> x509.Certificate:
-        """Make the certificate that ``request`` asks for, valid for ``lifetime`` from ``now``."""
+        """Issue the certificate for ``request``, valid for ``lifetime`` from ``now``."""
         end = now + (lifetime if lifetime < SHORT else lifetime - BACKDATE)
         issuer = self.key.public_key()
         builder = (
@@ -103,7 +103,7 @@ class SigningAuthority:
         )
         of_the_key = {_KEY_USAGES[one] for one in usages if one in _KEY_USAGES}
         if of_the_key:
-            # One without a single usage is invalid (RFC 5280 section 4.2.1.3).
+            # An extension without any usage is invalid (RFC 5280 section 4.2.1.3).
             builder = builder.add_extension(_key_usage(of_the_key), critical=True)
         extended = [_EXTENDED_USAGES[one] for one in usages if one in _EXTENDED_USAGES]
         if extended:
@@ -115,17 +115,17 @@ class SigningAuthority:
 
 
 def lifetime(requested: int | None, longest: datetime.timedelta) -> datetime.timedelta:
-    """Return how long a certificate is valid: as requested, in seconds, within bounds."""
+    """Return the validity of a certificate: the requested seconds, within the bounds."""
     if requested is None:
         return longest
-    # In seconds first: no number of them is too large for that.
+    # A ``timedelta`` overflows with too many seconds.
     return min(longest, max(SHORTEST, datetime.timedelta(seconds=min(requested, 1 << 31))))
 
 
 def check_request(
     signer: str, request: x509.CertificateSigningRequest, usages: Sequence[str]
 ) -> None:
-    """Raise :class:`NotSigned` when ``signer``, one of :data:`SIGNERS`, does not accept it."""
+    """Raise :class:`NotSigned` if ``signer``, one of :data:`SIGNERS`, rejects a request."""
     SIGNERS[signer](request, frozenset(usages))
 
 
@@ -163,7 +163,7 @@ SIGNERS: Mapping[str, _Check] = {
     KUBELET_CLIENT: _check_kubelet_client,
     KUBELET_SERVING: _check_kubelet_serving,
 }
-"""The signers, with what checks what they accept."""
+"""The signers, with the checks of their requests."""
 
 _NAMES: Mapping[type[x509.GeneralName], str] = {
     x509.DNSName: "DNS",
@@ -199,7 +199,7 @@ def _names_of(request: x509.CertificateSigningRequest, kind: type[x509.GeneralNa
 def _alternative_names(
     request: x509.CertificateSigningRequest,
 ) -> x509.SubjectAlternativeName | None:
-    """Return the names beside the subject, of the four kinds that signers pass on."""
+    """Return the alternative names of the four types that signers copy."""
     try:
         extension = request.extensions.get_extension_for_class(x509.SubjectAlternativeName)
     except x509.ExtensionNotFound:

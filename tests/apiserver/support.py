@@ -1,4 +1,4 @@
-"""The API of a cluster, for the clients of the lab's tests."""
+"""The API of a cluster, for the lab's test clients."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from tests.yurtlab.api.support import user
 
 
 def kubelet(node="edge-1"):
-    """Make the certificate of a node's kubelet."""
+    """Return the certificate of a node's kubelet."""
     return user(f"system:node:{node}", "system:nodes")
 
 
 class ApiTestCase(support.ApiTestCase):
-    """A cluster's API with one node; ``audit`` has who has asked for what."""
+    """A cluster's API with one node; ``audit`` has the recorded requests."""
 
     def make_api(self):
-        """Make the API."""
+        """Create the API."""
         self.audit = []
         return ClusterAPI(
             self.clock,
@@ -26,7 +26,7 @@ class ApiTestCase(support.ApiTestCase):
         )
 
     def grant(self, name, *rules, namespace=None, kind="User", role="Role"):
-        """Let somebody do what rules grant: everywhere, or in a namespace."""
+        """Grant rules to a user: in the cluster, or in a namespace."""
         scope = f"namespaces/{namespace}/" if namespace else ""
         role = role if namespace else "ClusterRole"
         rbac = "/apis/rbac.authorization.k8s.io/v1"

@@ -1,4 +1,4 @@
-"""Who may do what: roles, bindings, kubelets, and what is told of a refusal."""
+"""Authorization: roles, bindings, kubelets, and the errors of rejected requests."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ BOB = user("bob", "team")
 
 
 class AttributeTests(SynchronousTestCase):
-    """What a request wants to do."""
+    """The attributes of requests."""
 
     def attributes(self, method, address):
-        """Read a request."""
+        """Return the attributes of a request."""
         path, _, query = address.partition("?")
         return request_attributes(method, path, parse_query(query), Routes(RESOURCES).find(path))
 
     def test_verbs(self):
-        """The verb is that of the method; without a name it is one for many objects."""
+        """The verb depends on the method, and on whether the path has a name."""
         for method, address, verb in (
             ("GET", PODS_PATH, "list"),
             ("HEAD", PODS_PATH, "list"),
@@ -46,14 +46,14 @@ class AttributeTests(SynchronousTestCase):
             self.assertEqual(verb, self.attributes(method, address).verb, (method, address))
 
     def test_places(self):
-        """Group, kind, subresource, namespace and name are those of the path."""
+        """Group, kind, subresource, namespace and name are from the path."""
         for address, expected in (
             (f"{PODS_PATH}/a/log", ("", "pods", "log", "default", "a")),
             ("/api/v1/nodes/n/proxy/x", ("", "nodes", "proxy", "", "n")),
             ("/api/v1/namespaces/a", ("", "namespaces", "", "a", "a")),
             ("/api/v1/namespaces/a/status", ("", "namespaces", "status", "a", "a")),
             ("/apis/coordination.k8s.io/v1/leases", ("coordination.k8s.io", "leases", "", "", "")),
-            # What is not served is not different.
+            # Kinds that are not served are no exception.
             ("/api/v1/namespaces/a/cars/b/door", ("", "cars", "door", "a", "b")),
             ("/apis/x/v1/cars", ("x", "cars", "", "", "")),
             ("/apis/x/v1/namespaces/a", ("x", "namespaces", "", "a", "a")),
@@ -64,7 +64,7 @@ class AttributeTests(SynchronousTestCase):
             self.assertEqual(expected, actual, address)
 
     def test_names_of_selectors(self):
-        """A list of one object by its name has this name; its deletion has not."""
+        """A list that selects one object by name has that name; a deletion has not."""
         address = f"{PODS_PATH}?watch=1&fieldSelector=metadata.name%3Da,spec.nodeName%3D%3Dn"
         found = self.attributes("GET", address)
         self.assertEqual(("watch", "a"), (found.verb, found.name))
@@ -80,7 +80,7 @@ class AttributeTests(SynchronousTestCase):
             self.assertEqual(name, found.name, selector)
 
     def test_paths(self):
-        """What is about no objects has its path, and the method as its verb."""
+        """A request for a non-resource URL has its path, and the method as its verb."""
         for path in ("/", "/version", "/api", "/apis/x/v1", "/openapi/v3/api/v1"):
             self.assertEqual(Attributes("get", path=path), self.attributes("GET", path))
 
@@ -107,14 +107,14 @@ class RuleTests(SynchronousTestCase):
         self.assertFalse(allows(rule("get", "g", "pods/log"), Attributes("get", "g", "v1", "pods")))
 
     def test_names(self):
-        """A rule may be for objects of certain names only."""
+        """A rule may be restricted to the names of objects."""
         granted = {**rule("get list", "", "pods"), "resourceNames": ["a", "b"]}
         self.assertTrue(allows(granted, Attributes("get", resource="pods", name="b")))
         self.assertFalse(allows(granted, Attributes("get", resource="pods", name="c")))
         self.assertFalse(allows(granted, Attributes("list", resource="pods")))
 
     def test_paths(self):
-        """A rule may be for paths, with an asterisk at the end."""
+        """A rule may have paths, with an asterisk at the end."""
         granted = {"verbs": ["get"], "nonResourceURLs": ["/a", "/b/*"]}
         for path, allowed in (("/a", True), ("/a/x", False), ("/b/x/y", True), ("/b", False)):
             self.assertEqual(allowed, allows(granted, Attributes("get", path=path)), path)
@@ -123,10 +123,10 @@ class RuleTests(SynchronousTestCase):
 
 
 class RefusalTests(ApiTestCase):
-    """What is told of a refusal."""
+    """The errors of rejected requests."""
 
     def test_words(self):
-        """A refusal is Forbidden, in the words of kube-apiserver."""
+        """The error is Forbidden, with the message of kube-apiserver."""
         for method, path, message in (
             (
                 "GET",
@@ -162,7 +162,7 @@ class RefusalTests(ApiTestCase):
         )
 
     def test_missing_role(self):
-        """A binding to a role that is not there is told as the reason."""
+        """The reason names a binding to a missing role."""
         binding = {
             "metadata": {"name": "b"},
             "subjects": [{"kind": "Group", "name": "team"}],
@@ -178,7 +178,7 @@ class RefusalTests(ApiTestCase):
         )
 
     def test_audit(self):
-        """Every request is recorded, with who, what, and whether it was allowed."""
+        """Every request is recorded with its user, its attributes, and whether it was allowed."""
         self.grant("bob", rule("list", "", "pods"))
         self.audit.clear()
         self.call("GET", "/api/v1/pods", known=BOB)
@@ -192,11 +192,11 @@ class RoleTests(ApiTestCase):
     """Roles and bindings."""
 
     def allowed(self, method, path, who=BOB):
-        """Return whether a request is let through."""
+        """Return whether a request is allowed."""
         return self.exchange(method, path, known=who)[0] != 403
 
     def test_cluster_wide(self):
-        """A cluster role bound for the cluster is good everywhere."""
+        """A cluster role with a cluster role binding applies to all namespaces."""
         self.grant("bob", rule("list watch", "", "pods"))
         self.assertTrue(self.allowed("GET", "/api/v1/pods"))
         self.assertTrue(self.allowed("GET", PODS_PATH))
@@ -204,7 +204,7 @@ class RoleTests(ApiTestCase):
         self.assertFalse(self.allowed("GET", "/api/v1/pods", user("eve")))
 
     def test_in_a_namespace(self):
-        """A role, or a cluster role that is bound in a namespace, is good there only."""
+        """A role, or a cluster role that is bound in a namespace, applies only there."""
         for name, role in (("bob", "Role"), ("eve", "ClusterRole")):
             self.grant(name, rule("list", "", "pods"), namespace="default", role=role)
             self.assertTrue(self.allowed("GET", PODS_PATH, user(name)))
@@ -217,7 +217,7 @@ class RoleTests(ApiTestCase):
         self.assertTrue(self.allowed("GET", PODS_PATH))
 
     def test_one_object(self):
-        """One object of a name can be watched with a right to that alone."""
+        """A single object can be watched with a permission for its name only."""
         named = {**rule("get list watch", "", "pods"), "resourceNames": ["a"]}
         self.grant("bob", named, namespace="default")
         self.assertTrue(self.allowed("GET", f"{PODS_PATH}?fieldSelector=metadata.name%3Da"))
@@ -225,7 +225,7 @@ class RoleTests(ApiTestCase):
         self.assertFalse(self.allowed("GET", PODS_PATH))
 
     def test_changes_count_at_once(self):
-        """A role that changes, or goes, grants something else at once."""
+        """A change or deletion of a role applies at once."""
         self.grant("bob", rule("list", "", "pods"))
         role = {"metadata": {"name": "of-bob"}, "rules": [rule("list", "", "nodes")]}
         self.call("PUT", f"{RBAC}/clusterroles/of-bob", role)
@@ -235,7 +235,7 @@ class RoleTests(ApiTestCase):
         self.assertFalse(self.allowed("GET", "/api/v1/nodes"))
 
     def test_everybody(self):
-        """Whoever is known may look what there is, and ask what they may."""
+        """All authenticated users may use discovery, and request their own permissions."""
         for path in ("/version", "/api", "/apis", "/api/v1", "/openapi/v3", "/healthz"):
             self.assertTrue(self.allowed("GET", path), path)
         self.assertFalse(self.allowed("GET", "/readyz/ping"))
@@ -249,7 +249,7 @@ class RoleTests(ApiTestCase):
         self.assertTrue(self.allowed("DELETE", PODS_PATH, user("eve", "system:masters")))
 
     def test_defaults(self):
-        """Groups are filled in: of the role, and of users and groups that are bound."""
+        """API groups are filled in: of the role, and of subjects that are users and groups."""
         self.grant("bob", rule("get", "", "pods"))
         _, binding = self.call("GET", f"{RBAC}/clusterrolebindings/of-bob")
         group = "rbac.authorization.k8s.io"
@@ -264,13 +264,13 @@ class RoleTests(ApiTestCase):
         )
 
     def refused(self, path, body):
-        """Return the fields of an object that are wrong."""
+        """Return the invalid fields of an object."""
         status, answer = self.call("POST", f"{RBAC}/{path}", {"metadata": {"name": "x"}, **body})
         self.assertEqual((422, "Invalid"), (status, answer["reason"]), answer)
         return [cause["field"] for cause in answer["details"]["causes"]]
 
     def test_invalid_roles(self):
-        """Rules have verbs, and are for resources or for paths."""
+        """Rules have verbs, and either resources or paths."""
         rules = [
             {"verbs": []},
             {"verbs": ["get"], "apiGroups": [""]},
@@ -293,7 +293,7 @@ class RoleTests(ApiTestCase):
         self.assertEqual(["rules[0].nonResourceURLs"], self.refused(path, {"rules": rules}))
 
     def test_invalid_bindings(self):
-        """A binding names a role that it can bind, and subjects that there can be."""
+        """A binding has a role of an allowed kind, and valid subjects."""
         body = {"roleRef": {"kind": "Role"}, "subjects": [{"kind": "Car"}, {"kind": "User"}]}
         self.assertEqual(
             [
@@ -310,7 +310,7 @@ class RoleTests(ApiTestCase):
         self.assertEqual(["subjects[0].namespace"], self.refused("clusterrolebindings", body))
 
     def test_the_role_of_a_binding_stays(self):
-        """Another role needs another binding."""
+        """The role of a binding is immutable."""
         self.grant("bob", rule("get", "", "pods"))
         _, binding = self.call("GET", f"{RBAC}/clusterrolebindings/of-bob")
         binding["roleRef"]["name"] = "cluster-admin"
@@ -319,19 +319,19 @@ class RoleTests(ApiTestCase):
         self.assertIn("cannot change roleRef", answer["message"])
 
     def test_names(self):
-        """Names of roles may have colons, but fit in a path."""
+        """Names of roles may have colons, but must be valid in a path."""
         self.create({"metadata": {"name": "a:B"}}, f"{RBAC}/clusterroles")
         self.assertEqual(["metadata.name"], self.refused_name("a/b"))
         self.assertIn("a:B", self.names(CLUSTER_ROLES))
 
     def refused_name(self, name):
-        """Return the fields of a role with this name that are wrong."""
+        """Return the invalid fields of a role with this name."""
         _, answer = self.call("POST", f"{RBAC}/clusterroles", {"metadata": {"name": name}})
         return [cause["field"] for cause in answer["details"]["causes"]]
 
 
 class KubeletTests(ApiTestCase):
-    """What kubelets may do."""
+    """The permissions of kubelets."""
 
     def setUp(self):
         """Create two nodes with a pod each."""
@@ -350,7 +350,7 @@ class KubeletTests(ApiTestCase):
             self.create(body)
 
     def message(self, path, method="GET"):
-        """Return the reason of a refusal, ``None`` when there is none."""
+        """Return the reason of a rejection, or ``None`` if the request is allowed."""
         status, answer = self.call(method, path, known=kubelet())
         if status != 403:
             return None
@@ -382,7 +382,7 @@ class KubeletTests(ApiTestCase):
         )
 
     def test_contents(self):
-        """A kubelet reads what pods of its node use."""
+        """A kubelet reads the objects that pods of its node use."""
         base = "/api/v1/namespaces/default"
         for kind, name in (("configmaps", "map"), ("secrets", "secret")):
             self.assertIsNone(self.message(f"{base}/{kind}/{name}-1"))
@@ -399,7 +399,7 @@ class KubeletTests(ApiTestCase):
         self.assertIsNotNone(self.message(f"{path}-2/token", "POST"))
 
     def test_where_contents_are_named(self):
-        """Wherever a pod names a ConfigMap, a Secret or an account, its kubelet may read that."""
+        """A kubelet may read the ConfigMaps, Secrets and accounts that any field of a pod names."""
 
         def named(name):
             return {"name": name}
@@ -443,7 +443,7 @@ class KubeletTests(ApiTestCase):
         self.assertIsNone(self.message(f"{base}/serviceaccounts/account-9/token", "POST"))
 
     def test_leases(self):
-        """A kubelet has its own lease."""
+        """A kubelet uses its own lease only."""
         path = "/apis/coordination.k8s.io/v1/namespaces/{}/leases"
         for namespace, name, message in (
             ("kube-node-lease", "/edge-1", None),
@@ -467,7 +467,7 @@ class KubeletTests(ApiTestCase):
         self.assertEqual([], self.names(LEASES))
 
     def test_the_rest(self):
-        """A kubelet reads services, requests certificates and asks who may do what."""
+        """A kubelet reads Services, requests certificates, and creates access reviews."""
         csr = "/apis/certificates.k8s.io/v1/certificatesigningrequests"
         for method, path, allowed in (
             ("GET", "/api/v1/services", True),
@@ -482,30 +482,30 @@ class KubeletTests(ApiTestCase):
             self.assertEqual(allowed, self.message(path, method) is None, (method, path))
 
     def test_who_is_none(self):
-        """Nobody is a kubelet by name or group alone."""
+        """The name or the group alone does not make a user a kubelet."""
         for who in (user("system:node:edge-1"), user("edge-1", "system:nodes")):
             self.assertEqual(403, self.call("GET", "/api/v1/nodes/edge-1", known=who)[0])
         self.assertEqual(2, len(self.names(PODS)))
 
 
 class ImpersonationTests(ApiTestCase):
-    """Asking as somebody else."""
+    """Impersonation."""
 
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
 
     def ask(self, *fields, known=True):
-        """Ask who one is."""
+        """Request the effective user."""
         status, _, body = self.exchange("POST", self.path, {}, fields=fields, known=known)
         return status, json.loads(body)
 
     def who(self, *fields):
-        """Return who the administrator is then."""
+        """Return the effective user of the administrator."""
         status, answer = self.ask(*fields)
         self.assertEqual(201, status, answer)
         return answer["status"]["userInfo"]
 
     def test_somebody(self):
-        """Who may do so counts as somebody else, with the groups and more that are named."""
+        """With permission a request has the impersonated user, groups and other attributes."""
         self.assertEqual(
             {
                 "username": "bob",
@@ -524,13 +524,13 @@ class ImpersonationTests(ApiTestCase):
         )
 
     def test_account(self):
-        """A service account has its groups by itself."""
+        """An impersonated service account gets its groups."""
         info = self.who("Impersonate-User: system:serviceaccount:a:b")
         groups = ["system:serviceaccounts", "system:serviceaccounts:a", "system:authenticated"]
         self.assertEqual(groups, info["groups"])
 
     def test_permission(self):
-        """Nobody else may do so."""
+        """Without permission impersonation is rejected."""
         status, answer = self.ask("Impersonate-User: ada", known=BOB)
         text = 'User "bob" cannot impersonate resource "users" in API group "" at the cluster scope'
         self.assertEqual((403, f'users "ada" is forbidden: {text}'), (status, answer["message"]))
@@ -544,11 +544,11 @@ class ImpersonationTests(ApiTestCase):
             self.assertEqual(403, self.ask("Impersonate-User: ada", field, known=BOB)[0])
 
     def test_rights(self):
-        """What is asked then is allowed to somebody else, or not."""
+        """The permissions of the impersonated user apply."""
         fields = ["Impersonate-User: bob"]
         status, _, _ = self.exchange("GET", PODS_PATH, fields=fields)
         self.assertEqual(403, status)
 
     def test_nobody(self):
-        """Groups alone are nobody."""
+        """Groups without a user are rejected."""
         self.assertEqual(500, self.ask("Impersonate-Group: team")[0])

@@ -1,4 +1,4 @@
-"""CertificateSigningRequests: what may be asked for, and who decides on it."""
+"""CertificateSigningRequests: validation, approval and signing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BOB = user("bob", "team")
 
 @functools.cache
 def pem(name="node-1", organizations=("openyurt:yurttunnel",)):
-    """Make a request in PEM, in base64."""
+    """Return a request in PEM, in base64."""
     attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)]
     attributes += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, one) for one in organizations]
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(attributes))
@@ -32,27 +32,27 @@ def pem(name="node-1", organizations=("openyurt:yurttunnel",)):
 
 
 def encoded(data):
-    """Write bytes as JSON has them."""
+    """Return bytes in base64, as in JSON."""
     return base64.b64encode(data).decode()
 
 
 def csr(name="csr", **spec):
-    """Make a CertificateSigningRequest."""
+    """Return a CertificateSigningRequest."""
     usages = ["digital signature", "client auth"]
     spec = {"request": pem(), "signerName": CLIENT, "usages": usages, **spec}
     return {"metadata": {"name": name}, "spec": spec}
 
 
 def condition(kind="Approved", **fields):
-    """Make a condition."""
+    """Return a condition."""
     return {"type": kind, "status": "True", "reason": "Test", **fields}
 
 
 class RequestTestCase(ApiTestCase):
-    """Makes requests for certificates, and decides on them."""
+    """A test case that creates and approves requests."""
 
     def setUp(self):
-        """Let bob do everything with requests but approve and sign them."""
+        """Grant bob all permissions for requests, except to approve and to sign."""
         super().setUp()
         everything = rule(
             "*", "certificates.k8s.io", "certificatesigningrequests", "*/approval", "*/status"
@@ -60,7 +60,7 @@ class RequestTestCase(ApiTestCase):
         self.grant("bob", everything)
 
     def refused(self, **spec):
-        """Return the message of a request that is invalid."""
+        """Return the error message of an invalid request."""
         answer = self.call("POST", PATH, csr(**spec))
         self.assertEqual((422, "Invalid"), (answer[0], answer[1]["reason"]), answer)
         return answer[1]["message"].removeprefix(
@@ -68,23 +68,23 @@ class RequestTestCase(ApiTestCase):
         )
 
     def put(self, subresource, status, known=True, **options):
-        """Write a subresource, and give status and answer."""
+        """Write a subresource; return status and response."""
         _, current = self.call("GET", f"{PATH}/csr")
         body = {**current, "status": status}
         return self.call("PUT", f"{PATH}/csr/{subresource}", body, known=known, **options)
 
     def causes(self, answer):
-        """Return what was wrong."""
+        """Return the causes of an error."""
         status, content = answer
         self.assertEqual((422, "Invalid"), (status, content.get("reason")), content)
         return [f"{one['field']}: {one['message']}" for one in content["details"]["causes"]]
 
 
 class CreateTests(RequestTestCase):
-    """Asking."""
+    """Creation."""
 
     def test_requester(self):
-        """Who asks is written down by the API, whatever the body says; there is no status yet."""
+        """The API sets the requester, whatever the body contains, and removes a status."""
         body = csr(username="eve", uid="1", groups=["system:masters"], extra={"k": ["v"]})
         body["status"] = {"conditions": [condition()], "certificate": "eA=="}
         spec = self.create(body, PATH, known=BOB)["spec"]
@@ -111,7 +111,7 @@ class CreateTests(RequestTestCase):
             self.assertIn("spec.request: Invalid value", self.refused(request=encoded(changed)))
 
     def test_usages(self):
-        """Usages are there, known, and named once."""
+        """Usages are required, must be known, and must not be repeated."""
         self.assertEqual("spec.usages: Required value", self.refused(usages=[]))
         self.assertIn(
             'spec.usages[1]: Unsupported value: "x": supported values: "any", "cert sign"',
@@ -136,7 +136,7 @@ class CreateTests(RequestTestCase):
             self.assertIn(problem, self.refused(signerName=name))
 
     def test_expiration(self):
-        """A certificate is asked for for ten minutes at least."""
+        """The minimum requested duration is ten minutes."""
         self.assertEqual(
             "spec.expirationSeconds: Invalid value: 599:"
             " may not specify a duration less than 600 seconds (10 minutes)",
@@ -145,7 +145,7 @@ class CreateTests(RequestTestCase):
         self.create(csr(expirationSeconds=600), PATH)
 
     def test_masters(self):
-        """Nobody asks to become a member of system:masters."""
+        """Nobody can request membership of system:masters."""
         body = csr(request=pem("a", ("team", "system:masters")))
         message = (
             'certificatesigningrequests.certificates.k8s.io "csr" is forbidden: use of'
@@ -155,7 +155,7 @@ class CreateTests(RequestTestCase):
         self.create(csr(request=pem("a", ("system:masters",)), signerName="a.b/c"), PATH)
 
     def test_kubelets(self):
-        """A kubelet asks for certificates of its own node from the signers for kubelets."""
+        """A kubelet can request only certificates of its own node from the signers for kubelets."""
         spec = {"signerName": SERVING, "usages": ["digital signature", "server auth"]}
         for node, expected in (("edge-1", 201), ("edge-2", 403)):
             request = pem(f"system:node:{node}", ("system:nodes",))
@@ -166,7 +166,7 @@ class CreateTests(RequestTestCase):
         self.assertEqual(201, self.call("POST", PATH, csr(), known=kubelet())[0])
 
     def test_unchangeable(self):
-        """What was asked for does not change."""
+        """The specification is immutable."""
         made = self.create(csr(), PATH)
         changed = csr(signerName=SERVING, username="eve")
         status, answer = self.call("PUT", f"{PATH}/csr", changed)
@@ -176,7 +176,7 @@ class CreateTests(RequestTestCase):
         self.assertEqual((made["spec"], {}), (answer["spec"], answer["status"]))
 
     def test_selected_by_signer(self):
-        """A list may be of one signer's requests."""
+        """A field selector can select the requests for one signer."""
         self.create(csr("a"), PATH)
         self.create(csr("b", signerName="a.b/c"), PATH)
         _, found = self.call("GET", f"{PATH}?fieldSelector=spec.signerName%3Da.b/c")
@@ -184,7 +184,7 @@ class CreateTests(RequestTestCase):
 
 
 class ApprovalTests(RequestTestCase):
-    """Deciding."""
+    """Approval."""
 
     def setUp(self):
         """Ask for a certificate."""
@@ -192,7 +192,7 @@ class ApprovalTests(RequestTestCase):
         self.create(csr(), PATH)
 
     def test_approved(self):
-        """Who may approve for the signer sets a condition, whose times are filled in."""
+        """A user with permission to approve sets a condition, whose times are filled in."""
         self.grant("eve", rule("update", "certificates.k8s.io", "*/approval"))
         _, answer = self.put("approval", {"conditions": [condition()], "certificate": "eA=="})
         now = "2025-06-15T15:06:40Z"
@@ -202,7 +202,7 @@ class ApprovalTests(RequestTestCase):
         )
 
     def test_patched(self):
-        """A decision may be a patch, and is read where it is written."""
+        """An approval may be a patch, and the subresource can be read."""
         patch = {"status": {"conditions": [condition("Denied")]}}
         status, _ = self.call("PATCH", f"{PATH}/csr/approval", patch, media_type=STRATEGIC)
         self.assertEqual(200, status)
@@ -210,7 +210,7 @@ class ApprovalTests(RequestTestCase):
         self.assertEqual("Denied", answer["status"]["conditions"][0]["type"])
 
     def test_permission(self):
-        """Only who may approve for the signer, or all of its domain, decides."""
+        """Approval requires the permission for the signer, or for all signers of its domain."""
         status = {"conditions": [condition()]}
         message = (
             'certificatesigningrequests.certificates.k8s.io "csr" is forbidden: user not permitted'
@@ -233,13 +233,13 @@ class ApprovalTests(RequestTestCase):
         )
 
     def test_for_one_signer(self):
-        """The right to approve for one signer is enough for it, and good for no other."""
+        """The permission to approve for one signer applies to no other signer."""
         approve = {**rule("approve", "certificates.k8s.io", "signers"), "resourceNames": [SERVING]}
         self.grant("team", approve, kind="Group")
         self.assertEqual(403, self.put("approval", {"conditions": [condition()]}, BOB)[0])
 
     def test_one_decision(self):
-        """A request is approved or denied, for good."""
+        """A request is either approved or denied, and that is final."""
         both = {"conditions": [condition(), condition("Denied")]}
         self.assertEqual(
             [
@@ -255,7 +255,7 @@ class ApprovalTests(RequestTestCase):
         )
 
     def test_conditions(self):
-        """Conditions have a type each, and are true."""
+        """The types of conditions are unique, and approvals and denials have the status True."""
         conditions = [
             condition(status="False"),
             condition(""),
@@ -273,7 +273,7 @@ class ApprovalTests(RequestTestCase):
         )
 
     def test_conflict(self):
-        """A decision on an older version is a Conflict."""
+        """An approval of an older version is a Conflict."""
         _, old = self.call("GET", f"{PATH}/csr")
         self.put("approval", {"conditions": [condition("Other")]})
         status, _ = self.call("PUT", f"{PATH}/csr/approval", old)
@@ -284,7 +284,7 @@ class SigningTests(RequestTestCase):
     """Signing."""
 
     def setUp(self):
-        """Ask for a certificate that is approved."""
+        """Create an approved request."""
         super().setUp()
         self.create(csr(), PATH)
         _, answer = self.put("approval", {"conditions": [condition()]})
@@ -292,7 +292,7 @@ class SigningTests(RequestTestCase):
         self.certificate = encoded(certificate().public_bytes(Encoding.PEM))
 
     def test_signed(self):
-        """Who may sign for the signer sets the certificate; the decision stays."""
+        """A user with permission to sign sets the certificate; the approval stays."""
         status = {"certificate": self.certificate, "conditions": self.conditions}
         sign = {**rule("sign", "certificates.k8s.io", "signers"), "resourceNames": [CLIENT]}
         self.grant("team", sign, kind="Group")
@@ -300,14 +300,14 @@ class SigningTests(RequestTestCase):
         self.assertEqual(status, answer["status"])
 
     def test_decided_once_more(self):
-        """A decision about what is signed already leaves the certificate as it is."""
+        """A later approval does not change the certificate."""
         status = {"certificate": self.certificate, "conditions": self.conditions}
         self.put("status", status)
         _, answer = self.put("approval", {"conditions": self.conditions})
         self.assertEqual(self.certificate, answer["status"].get("certificate"))
 
     def test_permission(self):
-        """Nobody else signs; writing what is there is no signing."""
+        """Signing requires permission; writing an unchanged status does not."""
         status = {"certificate": self.certificate, "conditions": self.conditions}
         message = (
             'certificatesigningrequests.certificates.k8s.io "csr" is forbidden: user not permitted'
@@ -317,7 +317,7 @@ class SigningTests(RequestTestCase):
         self.assertEqual(200, self.put("status", {"conditions": self.conditions}, BOB)[0])
 
     def test_no_decision(self):
-        """Who signs does not decide, and takes no decision back."""
+        """A signer can neither add nor remove approvals."""
         denied = {"conditions": [*self.conditions, condition("Denied")]}
         self.assertIn(
             'status.conditions: Forbidden: updates may not add a condition of type "Denied"',
@@ -332,13 +332,13 @@ class SigningTests(RequestTestCase):
         self.assertEqual(self.conditions, answer["status"]["conditions"])
 
     def test_failed(self):
-        """Who signs may say that it cannot be."""
+        """A signer can set the condition Failed."""
         _, answer = self.put("status", {"conditions": [*self.conditions, condition("Failed")]})
         types = [one["type"] for one in answer["status"]["conditions"]]
         self.assertEqual(["Approved", "Failed"], types)
 
     def test_certificates(self):
-        """What is signed are certificates in PEM, and nothing else."""
+        """The certificate must be certificates in PEM, and nothing else."""
         other = b"-----BEGIN PRIVATE KEY-----\nAA==\n-----END PRIVATE KEY-----\n"
         broken = b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n"
         for data, problem in (
@@ -352,7 +352,7 @@ class SigningTests(RequestTestCase):
             self.assertIn(problem, cause)
 
     def test_once(self):
-        """A certificate is not replaced by another."""
+        """A certificate cannot be replaced."""
         self.put("status", {"certificate": self.certificate, "conditions": self.conditions})
         other = encoded(certificate(("eve",)).public_bytes(Encoding.PEM))
         self.assertEqual(

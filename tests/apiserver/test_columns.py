@@ -1,4 +1,4 @@
-"""What kubectl get shows of the kinds that the lab does not have."""
+"""The columns of kubectl get for the kinds that the lab does not have."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class GroupTests(SynchronousTestCase):
     """Kinds of several groups."""
 
     def test_workloads(self):
-        """What is ready, new and available is what the status says."""
+        """Ready, up-to-date and available counts are those of the status."""
         template = {
             "spec": {
                 "nodeSelector": {"zone": "b", "disk": "ssd"},
@@ -72,7 +72,7 @@ class GroupTests(SynchronousTestCase):
         )
 
     def test_roles(self):
-        """Bindings show their role and who has it, by kind."""
+        """Bindings show their role, and their subjects by kind."""
         subjects = [
             {"kind": "User", "name": "bob"},
             {"kind": "ServiceAccount", "namespace": "a", "name": "b"},
@@ -94,7 +94,7 @@ class GroupTests(SynchronousTestCase):
         self.assertEqual(BEFORE, cells(ROLES)["Created At"])
 
     def test_endpoints(self):
-        """Endpoints show three addresses, and how many more there are."""
+        """Endpoints show three addresses, and the number of further ones."""
         addresses = [{"ip": "10.0.0.1"}, {"ip": "::1"}]
         subset = {"addresses": addresses, "ports": [{"port": 80}, {"port": 443}]}
         shown = cells(ENDPOINTS, subsets=[subset])["Endpoints"]
@@ -117,7 +117,7 @@ class CertificateRequestTests(SynchronousTestCase):
         return cells(CERTIFICATE_SIGNING_REQUESTS, spec=spec, status=status)
 
     def test_cells(self):
-        """A request shows who asks whom for what."""
+        """A request shows its requester, signer and duration."""
         self.assertEqual(
             {
                 "Name": "x",
@@ -132,7 +132,7 @@ class CertificateRequestTests(SynchronousTestCase):
         self.assertEqual("<none>", self.shown()["RequestedDuration"])
 
     def test_condition(self):
-        """The condition tells what was decided, and what has become of it."""
+        """The condition column shows the decision, and whether the certificate is issued."""
         for expected, shown in (
             ("Approved", self.shown("Approved")),
             ("Denied", self.shown("Denied")),

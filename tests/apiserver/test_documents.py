@@ -1,4 +1,4 @@
-"""Discovery, OpenAPI and schemas of all kinds, and the file that the lab has of its own."""
+"""Discovery, OpenAPI and schemas of all kinds, and the lab's file of its own kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ CORE = "io.k8s.api.core.v1."
 
 
 class DocumentTests(ApiTestCase):
-    """What clients read before they ask for objects."""
+    """The documents that clients read before they request objects."""
 
     def test_groups(self):
         """The groups are listed."""
@@ -60,7 +60,7 @@ class SchemaTests(SynchronousTestCase):
             )
 
     def test_names(self):
-        """Definitions have the names that Kubernetes gives them."""
+        """Definitions have the names of Kubernetes."""
         schemas = all_documents()
         self.assertIs(schemas.schemas[f"{CORE}Pod"], schemas.schema(PODS))
         lease = "io.k8s.api.coordination.v1.Lease"
@@ -85,14 +85,14 @@ class SchemaTests(SynchronousTestCase):
         self.assertEqual({"type": "string", "format": "byte"}, data["additionalProperties"])
 
     def test_group(self):
-        """A group has what its kinds need, and no more."""
+        """The schemas of a group are exactly those that its kinds use."""
         found = all_documents().openapi(f"apis/{LEASES.api_version}")["components"]["schemas"]
         self.assertIn("io.k8s.api.coordination.v1.LeaseSpec", found)
         self.assertNotIn(f"{CORE}Pod", found)
 
 
 class FileTests(SynchronousTestCase):
-    """What the lab has of its kinds."""
+    """The lab's file of documents."""
 
     def test_it_is_what_is_made(self):
         """The file is what ``python -m tests.apiserver.documents`` writes."""

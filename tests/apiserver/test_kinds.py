@@ -1,4 +1,4 @@
-"""The kinds beside those of the lab, as ``kubectl api-resources`` and ``kubectl get`` show them."""
+"""The kinds that the lab does not have, for ``kubectl api-resources`` and ``kubectl get``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.yurtlab.api.test_kinds import KindContract
 
 
 class KindTests(KindContract, SynchronousTestCase):
-    """They are told as all kinds are."""
+    """The contract of all kinds."""
 
     kinds = FURTHER
     written = Path(__file__).with_name("kinds.txt")

@@ -1,4 +1,4 @@
-"""Lists in pages, and lists of a version."""
+"""Lists in pages, and lists at a version."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 class PageTestCase(ApiTestCase):
-    """Has five objects in two namespaces."""
+    """A test case with five objects in two namespaces."""
 
     def setUp(self):
-        """Create them."""
+        """Create the objects."""
         super().setUp()
         for name in "abc":
             self.add(name)
@@ -32,7 +32,7 @@ class PageTestCase(ApiTestCase):
         return self.store.create(CONFIG_MAPS, namespace, body)
 
     def page(self, path=ALL, **query):
-        """Get a page: names, and the metadata of the list."""
+        """Request a page; return names, and the metadata of the list."""
         text = "&".join(f"{key.rstrip('_')}={value}" for key, value in query.items())
         status, answer = self.call("GET", f"{path}?{text}")
         self.assertEqual(200, status, answer)
@@ -44,7 +44,7 @@ class PageTests(PageTestCase):
     """Pages."""
 
     def test_pages(self):
-        """A list comes in pages, each of which says how to get the next and what is left."""
+        """Each page has a token for the next one, and the number of remaining objects."""
         version = str(self.store.version)
         names, metadata = self.page(limit=2)
         self.assertEqual(
@@ -56,12 +56,12 @@ class PageTests(PageTestCase):
         self.assertEqual(("b", {"resourceVersion": version}), (names, metadata))
 
     def test_exact_end(self):
-        """A page with all that is left is the last."""
+        """A page with all remaining objects is the last."""
         self.assertNotIn("continue", self.page(limit=5)[1])
         self.assertNotIn("continue", self.page(MAPS, limit=3)[1])
 
     def test_consistent(self):
-        """All pages show the same version, whatever happens in between."""
+        """All pages show the same version, despite changes between them."""
         version = str(self.store.version)
         _, metadata = self.page(MAPS, limit=1)
         self.add("bb")
@@ -75,7 +75,7 @@ class PageTests(PageTestCase):
         self.assertEqual("abbb", self.page(MAPS)[0])
 
     def test_selected(self):
-        """What is left of what is selected is not counted."""
+        """With a selector the number of remaining objects is not set."""
         self.add("d", x="1")
         self.add("e", x="1")
         names, metadata = self.page(limit=1, labelSelector="x%3D1")
@@ -85,14 +85,14 @@ class PageTests(PageTestCase):
         self.assertEqual("e", self.page(labelSelector="x%3D1", continue_=token)[0])
 
     def test_tables(self):
-        """Tables come in pages, too."""
+        """Tables have pages, too."""
         _, answer = self.call("GET", f"{MAPS}?limit=2", accept=TABLE)
         self.assertEqual(2, len(answer["rows"]))
         self.assertEqual(1, answer["metadata"]["remainingItemCount"])
         self.assertIn("continue", answer["metadata"])
 
     def test_bad_tokens(self):
-        """What is no token to go on with is a BadRequest."""
+        """An invalid continue token is a BadRequest."""
 
         def written(**token):
             return base64.urlsafe_b64encode(json.dumps(token).encode()).decode().rstrip("=")
@@ -115,14 +115,14 @@ class ExpiryTests(PageTestCase):
     """Pages after a long time."""
 
     def setUp(self):
-        """Get a page, and forget what was then."""
+        """Request a page, and remove its version from the history."""
         super().setUp()
         _, self.first = self.page(MAPS, limit=2)
         for number in range(1001):
             self.store.replace(CONFIG_MAPS, "default", "c", {"data": {"n": str(number)}})
 
     def test_expired(self):
-        """A page of a version that is forgotten is Expired, and goes on with what is there now."""
+        """A page of a removed version is Expired, with a token for the current version."""
         status, answer = self.call("GET", f"{MAPS}?limit=2&continue={self.first['continue']}")
         self.assertEqual((410, "Expired", "Failure"), (status, answer["reason"], answer["status"]))
         self.assertIn(
@@ -133,7 +133,7 @@ class ExpiryTests(PageTestCase):
         self.assertEqual(("c", str(self.store.version)), (names, metadata["resourceVersion"]))
 
     def test_version(self):
-        """A list of a version that is forgotten is Expired."""
+        """A list of a removed version is Expired."""
         version = self.first["resourceVersion"]
         answer = self.call("GET", f"{MAPS}?resourceVersionMatch=Exact&resourceVersion={version}")
         message = "The resourceVersion for the provided list is too old."
@@ -141,14 +141,14 @@ class ExpiryTests(PageTestCase):
 
 
 class VersionTests(PageTestCase):
-    """Lists of a version."""
+    """Lists at a version."""
 
     def test_any(self):
-        """With version 0 a list is as it is, and whole."""
+        """With version 0 a list is current and complete."""
         self.assertEqual("abcab", self.page(limit=1, resourceVersion=0)[0])
 
     def test_exact(self):
-        """A list may be as it was at a version: asked for so, or in pages."""
+        """A list may have an exact version: if requested, or in pages."""
         version = self.store.version
         self.add("d")
         query = {"resourceVersion": version, "resourceVersionMatch": "Exact"}
@@ -160,14 +160,14 @@ class VersionTests(PageTestCase):
         self.assertEqual("abcd", self.page(MAPS, resourceVersion=version)[0])
 
     def test_future(self):
-        """A version that is not there yet is a Timeout."""
+        """A future version is a Timeout."""
         version = self.store.version
         answer = self.call("GET", f"{MAPS}?resourceVersion={version + 1}")
         message = f"Timeout: Too large resource version: {version + 1}, current: {version}"
         self.assert_error(answer, 504, "Timeout", message)
 
     def test_mistakes(self):
-        """What cannot be meant is refused."""
+        """Invalid or contradictory options are rejected."""
         _, metadata = self.page(limit=1)
         token = metadata["continue"]
         for query, status, text in (

@@ -1,4 +1,4 @@
-"""The data of kinds and messages, beside the client that Kubernetes publishes."""
+"""The data of kinds and messages, compared with the client that Kubernetes publishes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPERATION = re.compile(r"method='(\w+)',\s*resource_path='([^']+)'")
 
 
 def operations():
-    """Return the methods of each path of the API, as the client has them."""
+    """Return the methods of each path of the API, from the client."""
     found = defaultdict(set)
     for path in Path(kubernetes.client.api.__file__).parent.glob("*_api.py"):
         for method, resource in _OPERATION.findall(path.read_text()):
@@ -34,11 +34,11 @@ class KindTests(SynchronousTestCase):
     published = operations()
 
     def verbs(self, path):
-        """Return what can be done with the one object at a path."""
+        """Return the verbs of the single object at a path."""
         return {_VERBS[method] for method in self.published[path] & _VERBS.keys()}
 
     def test_verbs(self):
-        """A kind is where Kubernetes has it, with its verbs."""
+        """A kind has the path and the verbs of Kubernetes."""
         for kind in RESOURCES:
             collection = self.path(kind)
             of_all = [_OF_ALL[method] for method in self.published[collection]]
@@ -46,14 +46,14 @@ class KindTests(SynchronousTestCase):
             self.assertEqual(verbs, set(kind.verbs), kind.kind)
 
     def test_subresources(self):
-        """So are the subresources, of which there may be more."""
+        """So have the subresources, of which Kubernetes may have more."""
         for kind in RESOURCES:
             for one in kind.subresources:
                 path = f"{self.path(kind)}/{{name}}/{one.name}"
                 self.assertEqual(self.verbs(path), set(one.verbs), path)
 
     def path(self, kind):
-        """Return the path of the objects of a kind, in a namespace if they are in one."""
+        """Return the path of the objects of a kind, in a namespace if it is namespaced."""
         root = "apis" if kind.group else "api"
         scope = "namespaces/{namespace}/" if kind.namespaced else ""
         return f"/{root}/{kind.api_version}/{scope}{kind.plural}"
@@ -67,7 +67,7 @@ class MessageTests(SynchronousTestCase):
         schemas = {
             name.rpartition(".")[2]: one
             for name, one in all_documents().schemas.items()
-            # Drivers of storage have a TokenRequest of their own.
+            # Storage drivers have another TokenRequest.
             if not name.startswith("io.k8s.api.storage.")
         }
         checked = 0
@@ -81,14 +81,14 @@ class MessageTests(SynchronousTestCase):
         self.assertGreater(checked, 100)
 
     def type_of(self, field):
-        """Return the type of a field as the schemas write it."""
-        # JSON has no message of its own for it.
+        """Return the type of a field in the notation of the schemas."""
+        # JSON has no message for it.
         values = "list of string" if field.values == "ExtraValue" else field.values
         type_ = f"map of {values}" if values else field.type
         return f"list of {type_}" if field.repeated else type_
 
     def published(self, schema):
-        """Return what a schema says in the words of messages."""
+        """Return the fields and types of a schema in the notation of messages."""
         if "$ref" in schema:
             return schema["$ref"].removeprefix(REFERENCE).rpartition(".")[2]
         if schema.get("format") == "byte":

@@ -1,4 +1,4 @@
-"""Questions that are asked by creating an object."""
+"""Reviews, which are requested by creating an object."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
 
 class ReviewTests(ApiTestCase):
-    """Questions about who asks."""
+    """Reviews of the caller itself."""
 
     def test_who(self):
-        """Who asks learns who it is; nothing is stored."""
+        """The response has the caller's user; nothing is stored."""
         path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
         answer = self.create({"kind": "SelfSubjectReview"}, path)
         self.assertEqual("SelfSubjectReview", answer["kind"])
@@ -23,7 +23,7 @@ class ReviewTests(ApiTestCase):
         self.assertEqual(405, self.call("GET", path)[0])
 
     def test_may(self):
-        """Whoever is known may do everything."""
+        """All authenticated users are allowed to do everything."""
         path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
         spec = {"resourceAttributes": {"verb": "delete", "resource": "nodes"}}
         answer = self.create({"spec": spec}, path)
@@ -31,16 +31,16 @@ class ReviewTests(ApiTestCase):
 
 
 class AuthenticationTests(ApiTestCase):
-    """Who is let in."""
+    """Authentication."""
 
     def test_nobody(self):
-        """Without proof of who asks there is nothing but Unauthorized."""
+        """Requests without credentials are Unauthorized."""
         for method, path in (("GET", PODS_PATH), ("GET", "/api"), ("GET", "/no"), ("POST", "/")):
             answer = self.call(method, path, known=False)
             self.assert_error(answer, 401, "Unauthorized", "Unauthorized")
 
     def test_other_proof(self):
-        """A proof that cannot be checked, or is false, counts for nothing."""
+        """Unsupported or invalid credentials are rejected."""
         for value in ("Basic YWRhOnNlc2FtZQ==", "Bearer sesame"):
             fields = [f"Authorization: {value}"]
             status, _, _ = self.exchange("GET", PODS_PATH, known=False, fields=fields)

@@ -13,19 +13,19 @@ PATH = "/api/v1/namespaces/default/services"
 
 
 def service(name="web", **spec):
-    """Make a service."""
+    """Return a Service."""
     return {"metadata": {"name": name}, "spec": {"ports": [{"port": 80}], **spec}}
 
 
 class ServiceTestCase(ApiTestCase):
-    """Creates services."""
+    """A test case that creates Services."""
 
     def spec(self, name="web", **spec):
-        """Create a service and give its specification."""
+        """Create a Service; return its specification."""
         return self.create(service(name, **spec), PATH)["spec"]
 
     def refused(self, method="POST", path=PATH, **spec):
-        """Return what is wrong with a service."""
+        """Return the errors in a Service."""
         status, answer = self.call(method, path, service("bad" if path == PATH else "web", **spec))
         self.assertEqual((422, "Invalid"), (status, answer["reason"]), answer)
         return [f"{one['field']}: {one['message']}" for one in answer["details"]["causes"]]
@@ -35,7 +35,7 @@ class DefaultTests(ServiceTestCase):
     """Defaults."""
 
     def test_cluster_ip(self):
-        """A service gets an address in the cluster, and the usual values."""
+        """A Service gets a cluster IP and the defaults."""
         spec = self.spec()
         self.assertIn(ip_address(spec["clusterIP"]), ADDRESSES)
         self.assertEqual(
@@ -53,7 +53,7 @@ class DefaultTests(ServiceTestCase):
         )
 
     def test_node_ports(self):
-        """Services of these types get a port on nodes for each of theirs."""
+        """Services of these types get a node port for each port."""
         for kind in ("NodePort", "LoadBalancer"):
             ports = [{"name": "a", "port": 1}, {"name": "b", "port": 2}]
             spec = self.spec(kind.lower(), type=kind, ports=ports)
@@ -64,17 +64,17 @@ class DefaultTests(ServiceTestCase):
         self.assertTrue(spec["allocateLoadBalancerNodePorts"])
 
     def test_headless(self):
-        """A service without an address gets none."""
+        """A headless Service gets no address."""
         spec = self.spec(clusterIP="None", ports=[])
         self.assertEqual(("None", ["None"]), (spec["clusterIP"], spec["clusterIPs"]))
 
     def test_external_name(self):
-        """A name elsewhere has no address."""
+        """An external name has no address."""
         spec = self.spec(type="ExternalName", externalName="a.example", ports=[])
         self.assertNotIn("clusterIP", spec)
 
     def test_status(self):
-        """The status is not for a client to say when it creates a service."""
+        """A client cannot set the status at creation."""
         ingress = {"loadBalancer": {"ingress": [{"ip": "192.0.2.1"}]}}
         made = self.create({**service(), "status": ingress}, PATH)
         self.assertEqual({"loadBalancer": {}}, made["status"])
@@ -86,7 +86,7 @@ class AllocationTests(ServiceTestCase):
     """Addresses and ports."""
 
     def test_requested_values(self):
-        """A service may wish for an address and a port, which nobody else gets."""
+        """A Service may request an address and a port, which no other gets."""
         ports = [{"port": 80, "nodePort": 30080}]
         spec = self.spec(type="NodePort", clusterIP="10.96.0.10", ports=ports)
         self.assertEqual(("10.96.0.10", 30080), (spec["clusterIP"], spec["ports"][0]["nodePort"]))
@@ -100,7 +100,7 @@ class AllocationTests(ServiceTestCase):
         )
 
     def test_out_of_range(self):
-        """Wishes are within the cluster's ranges."""
+        """Requested values must be in the cluster's ranges."""
         address, port = self.refused(
             type="NodePort", clusterIP="192.0.2.1", ports=[{"port": 80, "nodePort": 80}]
         )
@@ -108,14 +108,14 @@ class AllocationTests(ServiceTestCase):
         self.assertIn("The range of valid ports is 30000-32767", port)
 
     def test_taken(self):
-        """What is taken is not given."""
+        """Allocated values are not allocated again."""
         self.patch(services, "NODE_PORTS", range(30000, 30002))
         found = {self.spec(name, type="NodePort")["ports"][0]["nodePort"] for name in ("a", "b")}
         self.assertEqual({30000, 30001}, found)
         self.assertNotIn("nodePort", self.spec("c", type="NodePort")["ports"][0])
 
     def test_kept(self):
-        """An update that does not name them leaves address and ports as they are."""
+        """An update without address and ports keeps them."""
         before = self.spec(type="NodePort")
         _, answer = self.call("PUT", f"{PATH}/web", service(type="NodePort"))
         self.assertEqual(before, answer["spec"])
@@ -127,7 +127,7 @@ class AllocationTests(ServiceTestCase):
         self.assertIn(ports[1]["nodePort"], NODE_PORTS)
 
     def test_the_address_stays(self):
-        """An address does not change."""
+        """The address is immutable."""
         self.spec()
         self.assertEqual(
             ['spec.clusterIPs[0]: Invalid value: ["10.96.0.10"]: may not change once set'],
@@ -135,7 +135,7 @@ class AllocationTests(ServiceTestCase):
         )
 
     def test_another_type(self):
-        """A service that becomes reachable on nodes gets ports then."""
+        """A Service whose type changes to one with node ports gets them."""
         self.spec()
         patch = {"spec": {"type": "NodePort"}}
         _, answer = self.call("PATCH", f"{PATH}/web", patch, media_type=MERGE)
@@ -143,10 +143,10 @@ class AllocationTests(ServiceTestCase):
 
 
 class ValidationTests(ServiceTestCase):
-    """What is wrong."""
+    """Validation."""
 
     def test_services(self):
-        """Type, ports and address are such as there can be."""
+        """Type, ports and address must be valid."""
         for spec, expected in (
             ({"type": "X"}, 'spec.type: Unsupported value: "X": supported values: "ClusterIP"'),
             ({"ports": []}, "spec.ports: Required value"),

@@ -27,7 +27,7 @@ DAY = datetime.timedelta(days=1)
 
 
 def pem(name="tunnel-agent:edge-1"):
-    """Make a request in PEM, in base64."""
+    """Return a request in PEM, in base64."""
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     data = builder.sign(new_key(), hashes.SHA256()).public_bytes(Encoding.PEM)
@@ -35,7 +35,7 @@ def pem(name="tunnel-agent:edge-1"):
 
 
 def csr(name="csr", *conditions, **spec):
-    """Make a request with conditions."""
+    """Return a request with conditions."""
     usages = ["digital signature", "client auth"]
     status = {"conditions": [{"type": one, "status": "True"} for one in conditions]}
     return {
@@ -46,13 +46,13 @@ def csr(name="csr", *conditions, **spec):
 
 
 class Client(FakeKubeClient):
-    """An API that may refuse to be written, with ``refusal``; ``writes`` are counted."""
+    """An API that rejects writes with ``refusal``, if set; ``writes`` counts them."""
 
     refusal = None
     writes = 0
 
     def update(self, resource, body, subresource=None):
-        """Replace, or refuse."""
+        """Replace an object, or raise the error."""
         self.writes += 1
         if self.refusal is not None:
             return fail(self.refusal)
@@ -63,7 +63,7 @@ class SignerTests(SynchronousTestCase):
     """The signer."""
 
     def setUp(self):
-        """Start it."""
+        """Start the signer."""
         self.clock = Clock()
         self.clock.advance(NOW)
         self.client = Client(self.clock)
@@ -78,7 +78,7 @@ class SignerTests(SynchronousTestCase):
         self.addCleanup(self.stop)
 
     def stop(self):
-        """Stop it."""
+        """Stop the signer."""
         if self.signer.running:
             self.successResultOf(self.signer.stopService())
 
@@ -95,7 +95,7 @@ class SignerTests(SynchronousTestCase):
         return x509.load_pem_x509_certificate(base64.b64decode(self.status(name)["certificate"]))
 
     def test_signed(self):
-        """What is approved is signed, once; the approval stays."""
+        """An approved request is signed once; the approval stays."""
         self.put("csr", "Approved")
         made = self.certificate()
         made.verify_directly_issued_by(self.signer.authority.certificate)
@@ -105,7 +105,7 @@ class SignerTests(SynchronousTestCase):
         self.assertEqual(1, self.client.writes)
 
     def test_expiration(self):
-        """A request may ask for less time."""
+        """A request may have a shorter duration."""
         self.put("csr", "Approved", expirationSeconds=900)
         end = utc_now(self.clock) + datetime.timedelta(minutes=15)
         self.assertEqual(end, self.certificate().not_valid_after_utc)
@@ -118,7 +118,7 @@ class SignerTests(SynchronousTestCase):
         self.certificate()
 
     def test_not_signed(self):
-        """What is not approved, denied, failed, or for others, is left alone."""
+        """Requests that are not approved, denied, failed or for other signers are ignored."""
         self.put("a")
         self.put("b", "Denied")
         self.put("c", "Approved", "Failed")
@@ -128,7 +128,7 @@ class SignerTests(SynchronousTestCase):
         self.assertEqual(0, self.client.writes)
 
     def test_failed(self):
-        """What the signer does not accept fails, and says why."""
+        """A rejected request gets the condition Failed with the reason."""
         self.put("csr", "Approved", usages=["server auth"])
         status = self.status()
         self.assertNotIn("certificate", status)
@@ -144,7 +144,7 @@ class SignerTests(SynchronousTestCase):
         )
 
     def test_malformed(self):
-        """A request that cannot be read fails, and the others are signed."""
+        """An invalid request fails, and the others are signed."""
         for name, request in (
             ("a", "x"),
             ("b", ""),
@@ -168,7 +168,7 @@ class SignerTests(SynchronousTestCase):
         self.assertIn("Failed", [one["type"] for one in self.status()["conditions"]])
 
     def test_tried_again(self):
-        """What cannot be written is tried again, ever more seldom."""
+        """A failed write is retried with exponential backoff."""
         self.client.refusal = Conflict(409, "Conflict", "it has changed")
         self.put("csr", "Approved")
         self.assertEqual(1, self.client.writes)
@@ -183,7 +183,7 @@ class SignerTests(SynchronousTestCase):
         self.assertEqual(4, self.client.writes)
 
     def test_gone(self):
-        """What is gone meanwhile is forgotten."""
+        """A deleted request is not retried."""
         self.client.refusal = ApiUnreachable("nobody is at home")
         self.put("csr", "Approved")
         self.client.remove(CSRS, "csr")
@@ -192,7 +192,7 @@ class SignerTests(SynchronousTestCase):
         self.assertEqual(1, self.client.writes)
 
     def test_another_authority(self):
-        """The authority may be replaced; from then on the new one signs."""
+        """After the authority is replaced the new one signs."""
         self.put("a", "Approved")
         first = self.signer.authority
         self.signer.authority = SigningAuthority.make("new", utc_now(self.clock), DAY)
@@ -201,7 +201,7 @@ class SignerTests(SynchronousTestCase):
         self.certificate("b").verify_directly_issued_by(self.signer.authority.certificate)
 
     def test_what_is_there(self):
-        """What was approved while nobody signed is signed at the start."""
+        """Requests that were approved before the start are signed at the start."""
         self.stop()
         self.put("csr", "Approved")
         self.assertNotIn("certificate", self.status())
@@ -209,7 +209,7 @@ class SignerTests(SynchronousTestCase):
         self.certificate()
 
     def test_stopped(self):
-        """A signer that is stopped waits for nothing."""
+        """A stopped signer has no timers."""
         self.client.refusal = Conflict(409, "Conflict", "it has changed")
         self.put("csr", "Approved")
         self.stop()

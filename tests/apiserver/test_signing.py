@@ -1,4 +1,4 @@
-"""Which requests the signers of Kubernetes accept, and what certificates they make."""
+"""The requests that the signers of Kubernetes accept, and the certificates that they issue."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ URI = x509.UniformResourceIdentifier("spiffe://a/b")
 
 
 def request(name="system:node:edge-1", organizations=("system:nodes",), names=(), key=None):
-    """Make a request."""
+    """Return a request."""
     attributes = [x509.NameAttribute(NameOID.COMMON_NAME, name)] if name else []
     attributes += [x509.NameAttribute(NameOID.ORGANIZATION_NAME, one) for one in organizations]
     builder = x509.CertificateSigningRequestBuilder().subject_name(x509.Name(attributes))
-    # What else is asked for is not for a client to decide.
+    # A client cannot decide other extensions.
     constraints = x509.BasicConstraints(ca=True, path_length=None)
     builder = builder.add_extension(constraints, critical=True)
     if names:
@@ -45,10 +45,10 @@ def request(name="system:node:edge-1", organizations=("system:nodes",), names=()
 
 
 class CheckTests(SynchronousTestCase):
-    """What is accepted."""
+    """Accepted requests."""
 
     def problem(self, signer, usages, **fields):
-        """Return why a request is not signed, ``None`` if it is."""
+        """Return why a request is not signed, or ``None`` if it is."""
         try:
             check_request(signer, request(**fields), usages)
         except NotSigned as error:
@@ -56,7 +56,7 @@ class CheckTests(SynchronousTestCase):
         return None
 
     def test_clients(self):
-        """Clients may have any name, and usages of clients only."""
+        """Clients may have any name, but only usages of clients."""
         self.assertIsNone(self.problem(CLIENT, CLIENT_USAGES, name="x", organizations=("a", "b")))
         self.assertIsNone(self.problem(CLIENT, ["client auth"], names=[DNS, IP, MAIL, URI]))
         self.assertEqual(
@@ -69,7 +69,7 @@ class CheckTests(SynchronousTestCase):
         )
 
     def test_kubelets_as_clients(self):
-        """Kubelets are called what kubelets are called, and have no other names."""
+        """Kubelets have the common name of a kubelet, and no alternative names."""
         self.assertIsNone(self.problem(KUBELET_CLIENT, CLIENT_USAGES))
         self.assertIsNone(self.problem(KUBELET_CLIENT, ["client auth", "digital signature"]))
         for name, kind in ((DNS, "DNS"), (IP, "IP"), (MAIL, "Email"), (URI, "URI")):
@@ -81,7 +81,7 @@ class CheckTests(SynchronousTestCase):
         )
 
     def test_kubelets_as_servers(self):
-        """Servers on nodes have names by which they are dialed, and only such."""
+        """Serving certificates have DNS names or IP addresses, and no other names."""
         self.assertIsNone(self.problem(KUBELET_SERVING, SERVER_USAGES, names=[DNS]))
         self.assertIsNone(self.problem(KUBELET_SERVING, SERVER_USAGES, names=[IP]))
         for names, text in (
@@ -96,7 +96,7 @@ class CheckTests(SynchronousTestCase):
         )
 
     def test_names_of_kubelets(self):
-        """Both are of the group of nodes, and of it alone."""
+        """The only organization of both is the group of nodes."""
         for signer, usages in ((KUBELET_CLIENT, CLIENT_USAGES), (KUBELET_SERVING, SERVER_USAGES)):
             names = [DNS] if signer == KUBELET_SERVING else []
             for organizations in ((), ("x",), ("system:nodes", "x")):
@@ -112,10 +112,10 @@ class CheckTests(SynchronousTestCase):
 
 
 class SignTests(SynchronousTestCase):
-    """What is made."""
+    """Issued certificates."""
 
     def setUp(self):
-        """Make an authority."""
+        """Create an authority."""
         self.authority = SigningAuthority.make("test", NOW, datetime.timedelta(days=1))
 
     def sign(self, asked, usages=CLIENT_USAGES, **span):
@@ -135,7 +135,7 @@ class SignTests(SynchronousTestCase):
         self.assertEqual([DNS, IP], list(names))
 
     def test_usages(self):
-        """A certificate is good for what was asked, and is no authority."""
+        """A certificate has the requested usages, and is no authority."""
         for usages, encipherment, purpose in (
             (CLIENT_USAGES, True, ExtendedKeyUsageOID.CLIENT_AUTH),
             (["digital signature", "server auth"], False, ExtendedKeyUsageOID.SERVER_AUTH),
@@ -151,7 +151,7 @@ class SignTests(SynchronousTestCase):
             self.assertFalse(extensions.get_extension_for_class(x509.BasicConstraints).value.ca)
 
     def test_what_is_critical(self):
-        """Whoever does not understand what a certificate is for refuses it (RFC 5280 4.2)."""
+        """The extensions for usages are critical (RFC 5280 4.2)."""
         authority = SigningAuthority.make("ca", NOW, datetime.timedelta(days=1)).certificate
         of_authority = {"basicConstraints": True, "keyUsage": True, "subjectKeyIdentifier": False}
         critical = {
@@ -177,7 +177,7 @@ class SignTests(SynchronousTestCase):
         self.assertEqual((True, None), (constraints.ca, constraints.path_length))
 
     def test_times(self):
-        """A certificate begins a little earlier, and never outlives its authority."""
+        """The validity begins a little earlier, and never exceeds that of the authority."""
         five = datetime.timedelta(minutes=5)
         made = self.sign(request(), hours=1)
         self.assertEqual(NOW - five, made.not_valid_before_utc)
@@ -188,7 +188,7 @@ class SignTests(SynchronousTestCase):
         self.assertEqual(self.authority.certificate.not_valid_after_utc, made.not_valid_after_utc)
 
     def test_lifetimes(self):
-        """A certificate lasts as long as asked for, but neither too long nor too short."""
+        """The duration is the requested one, within the bounds."""
         hour = datetime.timedelta(hours=1)
         for requested, longest, seconds in (
             (None, hour, 3600),

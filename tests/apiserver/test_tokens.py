@@ -1,4 +1,4 @@
-"""Tokens of service accounts: how they are asked for, what they prove, and when they end."""
+"""Tokens of service accounts: requests, authentication and expiry."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ EXTRA = "authentication.kubernetes.io/"
 
 
 def part(text):
-    """Read a part of a token."""
+    """Decode a part of a token."""
     return json.loads(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)))
 
 
@@ -33,7 +33,7 @@ class SignerTests(SynchronousTestCase):
     """Signatures."""
 
     def test_keys(self):
-        """Keys of both kinds sign, and know what they have signed."""
+        """Keys of both types sign, and verify their signatures."""
         for key, algorithm in (
             (new_key(), "ES256"),
             (rsa.generate_private_key(65537, 2048), "RS256"),
@@ -44,7 +44,7 @@ class SignerTests(SynchronousTestCase):
             self.assertEqual({"sub": "ada"}, signer.read(token))
 
     def test_others(self):
-        """What another key has signed, or nobody, is not read."""
+        """Tokens with another key's signature, or without one, are rejected."""
         signer = TokenSigner(new_key())
         header, claims, signature = signer.sign({"sub": "ada"}).split(".")
         none = base64.urlsafe_b64encode(b'{"alg":"none"}').rstrip(b"=").decode()
@@ -66,28 +66,28 @@ class SignerTests(SynchronousTestCase):
 
 
 class TokenTestCase(ApiTestCase):
-    """Has an account."""
+    """A test case with a service account."""
 
     def setUp(self):
-        """Create it."""
+        """Create the account."""
         super().setUp()
         self.create({"metadata": {"name": "agent"}}, ACCOUNTS)
 
     def request(self, **spec):
-        """Ask for a token."""
+        """Request a token."""
         return self.create({"spec": spec}, TOKEN)["status"]["token"]
 
     def who(self, token):
-        """Return who asks with a token."""
+        """Return the user of a token."""
         status, answer = self.call("POST", WHO, {}, token=token)
         return answer["status"]["userInfo"] if status == 201 else status
 
 
 class RequestTests(TokenTestCase):
-    """Asking for tokens."""
+    """Token requests."""
 
     def test_defaults(self):
-        """A token is for the API, and for an hour."""
+        """By default a token is for the API, and valid for an hour."""
         made = self.create(
             {"kind": "TokenRequest", "apiVersion": "authentication.k8s.io/v1"}, TOKEN
         )
@@ -99,7 +99,7 @@ class RequestTests(TokenTestCase):
         )
 
     def test_claims(self):
-        """A token says for whom it is, for what, and from when to when."""
+        """The claims are the account, the audience and the validity."""
         claims = part(self.request(audiences=["a"], expirationSeconds=600).split(".")[1])
         account = self.store.get(SERVICE_ACCOUNTS, "default", "agent")["metadata"]
         self.assertEqual(36, len(claims.pop("jti")))
@@ -120,7 +120,7 @@ class RequestTests(TokenTestCase):
         )
 
     def test_refused(self):
-        """A token lasts neither too short nor too long, and is of an account that is there."""
+        """The duration must be within bounds, and the account must exist."""
         for seconds, text in (
             (599, "may not specify a duration less than 10 minutes"),
             (2**32 + 1, "may not specify a duration larger than 2^32 seconds"),
@@ -136,7 +136,7 @@ class RequestTests(TokenTestCase):
         self.assertEqual(405, self.call("GET", TOKEN)[0])
 
     def test_bound(self):
-        """A token may be bound to a pod with this account only."""
+        """A token can be bound only to a pod with this account."""
         self.create(pod(serviceAccountName="agent"))
         self.create(pod("other"))
         for reference, status, text in (
@@ -162,7 +162,7 @@ class RequestTests(TokenTestCase):
             self.assertIn(text, answer["message"])
 
     def test_token_of_the_default_account(self):
-        """Each namespace has one, as everywhere, and it ends with its namespace."""
+        """Each namespace has a default account, whose tokens end with the namespace."""
         self.create({"metadata": {"name": "shop"}}, "/api/v1/namespaces")
         for namespace in ("default", "shop"):
             path = f"/api/v1/namespaces/{namespace}/serviceaccounts/default/token"
@@ -173,10 +173,10 @@ class RequestTests(TokenTestCase):
 
 
 class AuthenticationTests(TokenTestCase):
-    """Asking with tokens."""
+    """Authentication with tokens."""
 
     def test_who(self):
-        """A token tells name, groups and identity of its account."""
+        """The user has the name, groups and UID of the account."""
         token = self.request()
         info = self.who(token)
         uid = self.store.get(SERVICE_ACCOUNTS, "default", "agent")["metadata"]["uid"]
@@ -198,7 +198,7 @@ class AuthenticationTests(TokenTestCase):
         )
 
     def test_pod_and_node(self):
-        """A token that is bound to a pod tells the pod, and its node."""
+        """With a token that is bound to a pod, the user has the pod and its node."""
         made = self.create(pod(serviceAccountName="agent", nodeName="edge-1"))
         node = self.store.get(NODES, None, "edge-1")
         reference = {"kind": "Pod", "apiVersion": "v1", "name": "web"}
@@ -215,7 +215,7 @@ class AuthenticationTests(TokenTestCase):
         )
 
     def test_authorized(self):
-        """An account may do what is granted to it."""
+        """An account has the permissions that are granted to it."""
         token = self.request()
         status, answer = self.call("GET", PODS_PATH, token=token)
         self.assertEqual(403, status)
@@ -232,7 +232,7 @@ class AuthenticationTests(TokenTestCase):
         self.assertEqual(200, self.call("GET", PODS_PATH, token=token)[0])
 
     def test_time(self):
-        """A token ends in time, but for what clocks may differ."""
+        """A token expires, with a tolerance for differences of clocks."""
         token = self.request(expirationSeconds=600)
         self.clock.advance(600 + 60)
         self.assertEqual(AGENT, self.who(token)["username"])
@@ -240,12 +240,12 @@ class AuthenticationTests(TokenTestCase):
         self.assertEqual(401, self.who(token))
 
     def test_audience(self):
-        """A token for somebody else is none for the API."""
+        """A token for another audience is not valid for the API."""
         self.assertEqual(401, self.who(self.request(audiences=["vault"])))
         self.assertEqual(AGENT, self.who(self.request(audiences=["vault", ISSUER]))["username"])
 
     def test_ends_with_its_account(self):
-        """A token is good as long as its account is there, and not for a later one."""
+        """A token is valid as long as its account exists, and not for a later one of the name."""
         token = self.request()
         self.call("DELETE", f"{ACCOUNTS}/agent")
         self.assertEqual(401, self.who(token))
@@ -253,7 +253,7 @@ class AuthenticationTests(TokenTestCase):
         self.assertEqual(401, self.who(token))
 
     def test_ends_with_what_it_is_bound_to(self):
-        """A token is good as long as its pod, secret or node is there."""
+        """A token is valid as long as its pod, Secret or node exists."""
         self.create(pod(serviceAccountName="agent"))
         self.create({"metadata": {"name": "s"}}, "/api/v1/namespaces/default/secrets")
         for kind, namespace, name in (
@@ -268,39 +268,39 @@ class AuthenticationTests(TokenTestCase):
             self.assertEqual(401, self.who(token))
 
     def test_a_bad_token_is_not_nobody(self):
-        """Who presents a token that is none is not even told the version."""
+        """A request with an invalid token is rejected even for the version, which is public."""
         status, _ = self.call("GET", "/version", token="sesame")
         self.assertEqual(401, status)
 
     def test_spaces(self):
-        """Behind two spaces no token is seen, not even a good one."""
+        """A token after two spaces is ignored, even a valid one."""
         token = self.request()
         self.assertEqual(AGENT, self.who(token)["username"])
         self.assertEqual(401, self.who(f" {token}"))
 
     def test_certificates_come_first(self):
-        """A certificate tells who asks, whatever token is sent along."""
+        """A client certificate takes precedence over a token."""
         fields = ["Authorization: Bearer sesame"]
         status, _, body = self.exchange("POST", WHO, {}, fields=fields)
         self.assertEqual((201, "ada"), (status, json.loads(body)["status"]["userInfo"]["username"]))
 
 
 class TokenReviewTests(TokenTestCase):
-    """Asking whose a token is."""
+    """Token reviews."""
 
     def review(self, token, **spec):
-        """Ask, and give the answer."""
+        """Request a review; return the response."""
         return self.create({"spec": {"token": token, **spec}}, REVIEWS)["status"]
 
     def test_good(self):
-        """The answer says who it is, and for which of the audiences."""
+        """The response has the user, and the matching audiences."""
         token = self.request(audiences=["a", "b"])
         answer = self.review(token, audiences=["b", "c"])
         self.assertEqual((True, ["b"]), (answer["authenticated"], answer["audiences"]))
         self.assertEqual(AGENT, answer["user"]["username"])
 
     def test_bad(self):
-        """A token that is none, or for others, is said to be so."""
+        """The response for a token that is invalid, or for another audience, has an error."""
         answer = self.review("sesame")
         self.assertNotIn("authenticated", answer)
         self.assertIn("invalid bearer token", answer["error"])
@@ -311,34 +311,34 @@ class TokenReviewTests(TokenTestCase):
         )
 
     def test_no_token(self):
-        """A question without a token is none."""
+        """A review without a token is invalid."""
         answer = self.call("POST", REVIEWS, {"spec": {}})
         text = "token is required for TokenReview in authentication"
         self.assert_error(answer, 400, "BadRequest", text)
 
     def test_permission(self):
-        """Not everybody may ask."""
+        """Token reviews require permission."""
         self.assertEqual(403, self.call("POST", REVIEWS, {}, known=user("bob"))[0])
 
 
 class AccessReviewTests(TokenTestCase):
-    """Asking who may do what."""
+    """Access reviews."""
 
     path = "/apis/authorization.k8s.io/v1"
 
     def setUp(self):
-        """Grant bob something."""
+        """Grant bob some permissions."""
         super().setUp()
         self.grant(
             "bob", rule("get", "", "nodes/proxy"), {"verbs": ["get"], "nonResourceURLs": ["/x"]}
         )
 
     def may(self, **spec):
-        """Ask about somebody, and give the answer."""
+        """Request a review of a user; return the response."""
         return self.create({"spec": spec}, f"{self.path}/subjectaccessreviews")["status"]
 
     def test_resources(self):
-        """It is said whether somebody may do something with objects, and why."""
+        """The response is whether a user may access a resource, with the reason."""
         asked = {"verb": "get", "resource": "nodes", "subresource": "proxy", "name": "n"}
         answer = self.may(user="bob", resourceAttributes=asked)
         self.assertTrue(answer["allowed"])
@@ -352,19 +352,19 @@ class AccessReviewTests(TokenTestCase):
         )
 
     def test_paths(self):
-        """It is said whether somebody may do something with a path."""
+        """The response is whether a user may access a path."""
         for path, allowed in (("/x", True), ("/y", False)):
             asked = {"verb": "get", "path": path}
             self.assertEqual(allowed, self.may(user="bob", nonResourceAttributes=asked)["allowed"])
 
     def test_not_recorded(self):
-        """A question is recorded, and what it asks about is not."""
+        """The review is recorded as a request, the reviewed access is not."""
         self.audit.clear()
         self.may(user="bob", nonResourceAttributes={"verb": "get", "path": "/x"})
         self.assertEqual(["create"], [what.verb for _, what, _ in self.audit])
 
     def test_invalid(self):
-        """A question says about whom it is, and about one thing."""
+        """A review must have a user, and either a resource or a path."""
         for spec, field in (
             ({"user": "bob"}, "spec.resourceAttributes"),
             ({"resourceAttributes": {}}, "spec.user"),
@@ -378,7 +378,7 @@ class AccessReviewTests(TokenTestCase):
             self.assertEqual(field, answer["details"]["causes"][0]["field"])
 
     def test_oneself(self):
-        """Everybody may ask about themselves."""
+        """All users can review their own access."""
         path = f"{self.path}/selfsubjectaccessreviews"
         for verb, allowed in (("get", True), ("delete", False)):
             asked = {"verb": verb, "resource": "nodes", "subresource": "proxy"}
@@ -389,7 +389,7 @@ class AccessReviewTests(TokenTestCase):
         self.assertEqual(422, self.call("POST", path, {"spec": {}})[0])
 
     def test_rules(self):
-        """Everybody may have listed what they may."""
+        """All users can list their own permissions."""
         path = f"{self.path}/selfsubjectrulesreviews"
         _, answer = self.call("POST", path, {"spec": {"namespace": "default"}}, known=user("bob"))
         status = answer["status"]

@@ -1,4 +1,4 @@
-"""Deployments, DaemonSets and what else manifests have: stored as Kubernetes stores it."""
+"""Deployments, DaemonSets and other kinds of manifests, stored as by Kubernetes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
 
 
 def workload(name="web", labels=None, **spec):
-    """Make what has a template of pods."""
+    """Return a workload."""
     labels = labels or {"app": "web"}
     template = {
         "metadata": {"labels": labels},
@@ -26,13 +26,13 @@ class WorkloadTests(ApiTestCase):
     """Deployments and DaemonSets."""
 
     def refused(self, path=DEPLOYMENTS, method="POST", **fields):
-        """Return what is wrong."""
+        """Return the errors."""
         status, answer = self.call(method, path, workload(**fields))
         self.assertEqual((422, "Invalid"), (status, answer["reason"]), answer)
         return [f"{one['field']}: {one['message']}" for one in answer["details"]["causes"]]
 
     def test_deployment(self):
-        """A Deployment has the defaults of Kubernetes, those of its pods, and no status."""
+        """A Deployment gets the defaults of Kubernetes, and those of its pods, and no status."""
         made = self.create(workload(), DEPLOYMENTS)
         spec = made["spec"]
         self.assertEqual(
@@ -45,7 +45,7 @@ class WorkloadTests(ApiTestCase):
         self.assertEqual("IfNotPresent", container["imagePullPolicy"])
 
     def test_strategies(self):
-        """What is said of the way to update is kept, and completed if it is the usual one."""
+        """A given update strategy is kept, and completed if it is the default one."""
         recreate = {"type": "Recreate"}
         made = self.create(workload("a", strategy=recreate), DEPLOYMENTS)
         self.assertEqual(recreate, made["spec"]["strategy"])
@@ -57,21 +57,21 @@ class WorkloadTests(ApiTestCase):
         )
 
     def test_job(self):
-        """A Job finds its pods by its name, whatever labels they have besides."""
+        """A Job selects its pods by its name, whatever other labels they have."""
         made = self.create(workload("once"), "/apis/batch/v1/namespaces/default/jobs")
         spec, label = made["spec"], {"batch.kubernetes.io/job-name": "once"}
         self.assertEqual({"matchLabels": label}, spec["selector"])
         self.assertEqual({"app": "web", **label}, spec["template"]["metadata"]["labels"])
 
     def test_daemon_set(self):
-        """A DaemonSet has the defaults of Kubernetes."""
+        """A DaemonSet gets the defaults of Kubernetes."""
         spec = self.create(workload(), DAEMON_SETS)["spec"]
         rolling = {"maxUnavailable": 1, "maxSurge": 0}
         update = {"type": "RollingUpdate", "rollingUpdate": rolling}
         self.assertEqual((update, 10), (spec["updateStrategy"], spec["revisionHistoryLimit"]))
 
     def test_selector(self):
-        """The selector selects the pods of the template, and stays."""
+        """The selector must match the template's labels, and is immutable."""
         self.assertEqual(["spec.selector: Required value"], self.refused(selector=None))
         self.assertEqual(
             ["spec.selector: Invalid value: {}: empty selector is invalid for daemonset"],
@@ -94,7 +94,7 @@ class WorkloadTests(ApiTestCase):
         )
 
     def test_template(self):
-        """The template is checked as a pod is."""
+        """The template is validated like a pod."""
         spec = {"containers": [{"name": "main"}], "restartPolicy": "Never"}
         template = {"metadata": {"labels": {"app": "web"}}, "spec": spec}
         self.assertEqual(
@@ -107,7 +107,7 @@ class WorkloadTests(ApiTestCase):
         )
 
     def test_changed(self):
-        """A change of the template is a new generation."""
+        """A change of the template increments the generation."""
         self.create(workload(), DEPLOYMENTS)
         containers = [{"name": "main", "image": "web:2"}]
         patch = {"spec": {"template": {"spec": {"containers": containers}}}}
@@ -121,7 +121,7 @@ class StoredTests(ApiTestCase):
     """Kinds that are only stored."""
 
     def cells(self, path, body):
-        """Create an object, and give how it is shown, by column."""
+        """Create an object; return its table cells by column."""
         self.create(body, path)
         _, answer = self.call("GET", path, accept=TABLE)
         columns = [column["name"] for column in answer["columnDefinitions"]]
@@ -140,7 +140,7 @@ class StoredTests(ApiTestCase):
         self.assertEqual(("IPv4", "1,*"), (shown["AddressType"], shown["Ports"]))
 
     def test_budget(self):
-        """A PodDisruptionBudget shows how many may go."""
+        """A PodDisruptionBudget shows the number of allowed disruptions."""
         body = {"metadata": {"name": "a"}, "spec": {"maxUnavailable": 1}}
         shown = self.cells("/apis/policy/v1/namespaces/default/poddisruptionbudgets", body)
         self.assertEqual(
@@ -149,7 +149,7 @@ class StoredTests(ApiTestCase):
         )
 
     def test_workloads(self):
-        """Workloads show what is wanted, and that nothing runs."""
+        """Workloads show the desired number, and that no pods run."""
         shown = self.cells(DEPLOYMENTS, workload(replicas=2))
         self.assertEqual(("0/2", 0), (shown["Ready"], shown["Available"]))
         self.assertEqual(

@@ -1,4 +1,4 @@
-"""``serviceaccounts/NAME/token``: where pods, and ``kubectl create token``, get tokens from.
+"""``serviceaccounts/NAME/token``: token requests of kubelets and ``kubectl create token``.
 
 The rules are those of Kubernetes (pkg/registry/core/serviceaccount/storage/token.go and
 pkg/apis/authentication/validation).
@@ -15,7 +15,7 @@ from yurtlab.api.store import Object, Store
 from yurttunnel.ops.clocks import timestamp
 
 DEFAULT_SECONDS = 3600
-"""How long a token is good when the request does not say."""
+"""The default validity of a token in seconds."""
 
 _SHORTEST = 600
 _LONGEST = 1 << 32
@@ -26,7 +26,7 @@ _BINDABLE = {kind.kind: kind for kind in (PODS, SECRETS, NODES)}
 def answer_token_request(
     store: Store, tokens: ServiceAccountTokens, target: Target, request: Object, user: User
 ) -> Object:
-    """Issue the token that ``request`` of ``user`` asks for, and give the request with it.
+    """Issue a token for ``request`` of ``user``; return the request with the token.
 
     Raises ``ApiError``.
     """
@@ -59,7 +59,7 @@ def _validate(seconds: int) -> None:
 
 
 def _bound(store: Store, target: Target, reference: Object) -> tuple[Resource, Object]:
-    """Find the object that the token is to be bound to."""
+    """Return the object to which the token is bound."""
     api_version, desired = reference.get("apiVersion", ""), reference.get("kind", "")
     kind = _BINDABLE.get(desired)
     if kind is None or api_version != kind.api_version:

@@ -1,7 +1,7 @@
-"""Tokens of service accounts: bound to an audience, a time and, mostly, to a pod.
+"""Tokens of service accounts, bound to an audience, a time and usually a pod.
 
-Claims and checks are those of Kubernetes (pkg/serviceaccount/claims.go); a token ends with its
-account, and with the object that it is bound to.
+Claims and checks are those of Kubernetes (pkg/serviceaccount/claims.go); a token is invalid after
+the end of its account, or of the object to which it is bound.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from yurtlab.api.store import Object, Store
 from yurttunnel.pki.credentials import PrivateKey
 
 ISSUER = "https://kubernetes.default.svc.cluster.local"
-"""Who issues the tokens, and the audience of those that are for the API itself."""
+"""The issuer of tokens, and the audience of those for the API itself."""
 
 LEEWAY = 60.0
-"""Seconds by which clocks may differ (jwt.DefaultLeeway of go-jose)."""
+"""The tolerated difference of clocks in seconds (jwt.DefaultLeeway of go-jose)."""
 
 _CLAIM = "kubernetes.io"
 _EXTRA = "authentication.kubernetes.io/"
@@ -32,14 +32,14 @@ _EXTRA = "authentication.kubernetes.io/"
 
 @dataclass(frozen=True, slots=True)
 class Authenticated:
-    """Whose a token is, and for which of the audiences that were asked for."""
+    """The user of a token, and the requested audiences that it has."""
 
     user: User
     audiences: tuple[str, ...]
 
 
 class ServiceAccountTokens:
-    """Issues tokens for the accounts in ``store``, and tells whose a token is."""
+    """Issues tokens for the accounts in ``store``, and authenticates them."""
 
     def __init__(self, clock: IReactorTime, store: Store, key: PrivateKey) -> None:
         self._clock = clock
@@ -53,9 +53,9 @@ class ServiceAccountTokens:
         seconds: int,
         bound_to: tuple[Resource, Object] | None = None,
     ) -> tuple[str, float]:
-        """Make a token that is good for ``seconds``.
+        """Issue a token that is valid for ``seconds``.
 
-        Gives it and its end, in seconds since 1970.
+        Return it and its expiry, in seconds since 1970.
         """
         metadata, now = account["metadata"], int(self._clock.seconds())
         private: Claims = {
@@ -80,7 +80,7 @@ class ServiceAccountTokens:
         return self._signer.sign(claims), now + seconds
 
     def authenticate(self, token: str, audiences: Sequence[str] = ()) -> Authenticated:
-        """Return whose a token is, for one of ``audiences`` or else for the API.
+        """Return the user of a token, for one of ``audiences``, by default for the API.
 
         Raises :class:`BadToken`.
         """
@@ -88,7 +88,7 @@ class ServiceAccountTokens:
         try:
             return self._authenticate(claims, audiences or (ISSUER,))
         except (KeyError, TypeError, AttributeError):
-            # What this key has signed is well formed, unless the key is used elsewhere, too.
+            # Claims that this key has signed are valid, unless the key is also used elsewhere.
             raise BadToken("it is not a token of a service account") from None
 
     def _authenticate(self, claims: Claims, audiences: Sequence[str]) -> Authenticated:
@@ -121,7 +121,7 @@ class ServiceAccountTokens:
             bound = private.get(kind.singular)
             if bound is not None and self._is_gone(kind, namespace, bound):
                 raise BadToken("service account token has been invalidated")
-        # The node of a pod is told only; one that the token is bound to itself has to be there.
+        # The node of a pod is only reported; a node to which the token is bound must exist.
         node = None if PODS.singular in private else private.get(NODES.singular)
         if node is not None and self._is_gone(NODES, None, node):
             raise BadToken("service account token has been invalidated")

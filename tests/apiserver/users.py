@@ -1,4 +1,4 @@
-"""What is known of those who ask, beyond their names."""
+"""The groups and attributes of users."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from yurtlab.api.access import User
 
 NODES_GROUP = "system:nodes"
 NODE_PREFIX = "system:node:"
-"""What the group and the names of kubelets are."""
+"""The group and the prefix of the names of kubelets."""
 
 
 def node_of(user: User) -> str | None:
-    """Return the node whose kubelet ``user`` is, ``None`` when it is none."""
+    """Return the node of a kubelet, or ``None`` if ``user`` is no kubelet."""
     if NODES_GROUP not in user.groups or not user.name.startswith(NODE_PREFIX):
         return None
     return user.name.removeprefix(NODE_PREFIX)

@@ -1,4 +1,4 @@
-"""Deployments, DaemonSets and Jobs: stored with the defaults of Kubernetes; nothing runs them here.
+"""Deployments, DaemonSets and Jobs, stored with the defaults of Kubernetes; nothing here runs them.
 
 The rules are those of pkg/apis/apps/v1/defaults.go, pkg/apis/apps/validation and
 pkg/registry/batch/job.
@@ -37,9 +37,9 @@ DAEMON_SET_DEFAULTS: Defaults = {
 
 
 class WorkloadStrategy(Strategy):
-    """What makes pods from a template.
+    """The strategy of kinds with a template of pods.
 
-    ``word`` is what it is called in messages, ``defaults`` are those of its specification.
+    ``word`` is the kind in messages, ``defaults`` are those of the specification.
     """
 
     def __init__(self, word: str, defaults: Defaults) -> None:
@@ -52,7 +52,7 @@ class WorkloadStrategy(Strategy):
         body["status"] = {}
 
     def validate(self, body: Object) -> list[Cause]:
-        """Return what is wrong with a new one."""
+        """Return the errors in a new object."""
         return super().validate(body) + _validate(self._word, body["spec"])
 
     def prepare_for_update(self, body: Object, current: Object) -> None:
@@ -60,7 +60,7 @@ class WorkloadStrategy(Strategy):
         self._set_defaults(body)
 
     def validate_update(self, body: Object, current: Object) -> list[Cause]:
-        """Return what is wrong with a change: it stays with its pods."""
+        """Return the errors in a change: the selector is immutable."""
         causes = super().validate_update(body, current) + _validate(self._word, body["spec"])
         selector = body["spec"].get("selector")
         if selector != current["spec"].get("selector"):
@@ -74,14 +74,14 @@ class WorkloadStrategy(Strategy):
 
 
 JOB_NAME = "batch.kubernetes.io/job-name"
-"""The label by which the pods of a Job are found (k8s.io/api/batch/v1, ``JobNameLabel``)."""
+"""The label of the pods of a Job (k8s.io/api/batch/v1, ``JobNameLabel``)."""
 
 
 class JobStrategy(Strategy):
-    """What makes pods that come to an end."""
+    """The strategy of Jobs."""
 
     def prepare_for_create(self, body: Object, user: User | None = None) -> None:
-        """Have its pods be told from others by a label (``generateSelector``)."""
+        """Set the label that identifies its pods, and the selector (``generateSelector``)."""
         labels = {JOB_NAME: body["metadata"]["name"]}
         template = body["spec"]["template"]
         template.setdefault("metadata", {}).setdefault("labels", {}).update(labels)
