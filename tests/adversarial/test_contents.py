@@ -22,7 +22,7 @@ class CompressionTests(World):
             200, [(b"Content-Encoding", b"gzip")], bomb
         )
         caller = self.dial()
-        self.ask(caller, Accept_Encoding="gzip")
+        self.send_request(caller, Accept_Encoding="gzip")
         head, _, body = caller.received.partition(b"\r\n\r\n")
         self.assertEqual(bomb, body)
         self.assertIn(b"Content-Encoding: gzip", head)
@@ -38,7 +38,7 @@ class CompressionTests(World):
         self.kubelet.answer = keep
         bomb = zlib.compress(bytes(1 << 20))
         lengths = {"Content_Length": str(len(bomb)), "Content_Encoding": "deflate"}
-        self.ask(self.dial(), "/run/ns/pod/c", "POST", bomb, **lengths)
+        self.send_request(self.dial(), "/run/ns/pod/c", "POST", bomb, **lengths)
         self.assertEqual([b"deflate"], self.kubelet.head.values(b"content-encoding"))
         self.assertEqual([bomb], bodies)
 
@@ -46,7 +46,7 @@ class CompressionTests(World):
         """A compressed transfer coding, which a proxy would have to decode, is rejected."""
         for coding in ("gzip, chunked", "deflate", "chunked, gzip"):
             caller = self.dial()
-            self.ask(caller, method="POST", Transfer_Encoding=coding)
+            self.send_request(caller, method="POST", Transfer_Encoding=coding)
             self.assertRegex(caller.received, rb"\AHTTP/1\.1 (400|501) ")
         self.assertEqual([], self.connected)
 
@@ -81,7 +81,7 @@ class InjectionTests(World):
             "e" * 300 + ":10250",
         ):
             for caller in (self.dial(), self.dial_insecurely()):
-                self.ask(caller, Host=host)
+                self.send_request(caller, Host=host)
                 self.assertRegex(caller.received, rb"\AHTTP/1\.1 (400|503) ", host)
                 self.only_fields_of_ours(caller.received)
         self.assertEqual([], self.connected)
@@ -90,7 +90,7 @@ class InjectionTests(World):
         """An invalid node name that is given apart from the destination is rejected."""
         for name in ("edge-1\x00", "edge-1 x", "../edge-1", "edge-1%0d%0aX-Evil: 1", "é", "*"):
             caller = self.dial()
-            self.ask(caller, X_Tunnel_Proxy_Host=name)
+            self.send_request(caller, X_Tunnel_Proxy_Host=name)
             self.assertRegex(caller.received, rb"\AHTTP/1\.1 (400|503) ", name)
             self.only_fields_of_ours(caller.received)
         self.assertEqual([], self.connected)
@@ -100,7 +100,7 @@ class InjectionTests(World):
         reason = "no\r\nX-Evil: 1\r\n\r\nHTTP/1.1 200 OK\x1b[2J\u2028"
         self.pair.acceptor.answer = lambda request: request.fail(Code.REFUSED, reason)
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 502)
         head, _, body = caller.received.partition(b"\r\n\r\n")
         self.assertNotIn(b"\r\n" + EVIL, head)
@@ -110,7 +110,7 @@ class InjectionTests(World):
     def test_lines_of_the_log(self) -> None:
         """A path and a request id with encoded line ends are one line in the log."""
         caller = self.dial()
-        self.ask(caller, "/metrics?%0aforged", X_Request_Id="a b%0aforged")
+        self.send_request(caller, "/metrics?%0aforged", X_Request_Id="a b%0aforged")
         self.answered(caller, 200)
         self.assertTrue(self.lines)
         for line in self.lines:

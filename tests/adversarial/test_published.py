@@ -101,7 +101,7 @@ class InterceptionTests(World):
         self.listen(factory)
 
     def end_caller(self, caller: Recorder) -> None:
-        """Close a caller's connection, and end_caller the kubelets' connections."""
+        """Close a caller's connection, and forget the kubelets' connections."""
         caller.transport.abortConnection()
         self.settle()
         self.links.clear()
@@ -174,7 +174,7 @@ class InterceptionTests(World):
         for source, responses in RESPONSES.items():
             for text in responses:
                 caller = self.dial() if secure else self.dial_insecurely()
-                self.ask(caller)
+                self.send_request(caller)
                 self.kubelets[-1].transport.write(text)
                 self.settle()
                 self.kubelets[-1].transport.loseConnection()

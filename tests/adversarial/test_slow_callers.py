@@ -107,10 +107,10 @@ class SlowTests(World):
         self.assertLessEqual(self.pooled()["in_use"], PoolSettings().max_uploads_per_key)
         self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"ok")
         caller = self.dial_insecurely()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 200)
         posting = self.dial_insecurely()
-        self.ask(posting, method="POST", body=b"small")
+        self.send_request(posting, method="POST", body=b"small")
         self.answered(posting, 200)
 
     def test_long_heads_that_do_not_end(self) -> None:
@@ -128,7 +128,7 @@ class SlowTests(World):
             self.assertIs(caller_key, factory.caller_of)
             factory.caller_of = lambda transport: "another"
             caller = dial()
-            self.ask(caller, "/exec/ns/pod/c?command=" + "x" * 60_000)
+            self.send_request(caller, "/exec/ns/pod/c?command=" + "x" * 60_000)
             self.answered(caller, 200)
             # 10264 connects to kubelets without TLS.
             self.serve_kubelet(None)
@@ -141,5 +141,5 @@ class SlowTests(World):
             for caller in self.callers():
                 caller.transport.write(HEAD[: number % len(HEAD)])
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 200)

@@ -62,7 +62,7 @@ class SocketTests(SynchronousTestCase):
         self.directory = Path(self.mktemp())
         self.directory.mkdir()
         self.server = server_pages(reactor, self.directory)
-        self.addCleanup(self.server.end_what_was_begun)
+        self.addCleanup(self.server.reset_debug)
 
     def ask(self, request: str, parameters: Parameters | None = None) -> Answer:
         """Send a request to the server."""
@@ -115,7 +115,7 @@ class SocketTests(SynchronousTestCase):
         for make in (agent_pages, hub_pages, proxy_pages):
             with self.subTest(make.__name__):
                 pages = make(ThreadlessReactor(), self.directory)
-                self.addCleanup(pages.end_what_was_begun)
+                self.addCleanup(pages.reset_debug)
                 self.assertEqual(OF_EVERY_PROGRAM, served(pages))
                 self.assertEqual(
                     sorted(fields), sorted(named(json.loads(pages.site.ask("/v1/process").body)))
@@ -137,7 +137,7 @@ class SocketTests(SynchronousTestCase):
     def test_pages_of_the_meta_port_alone(self) -> None:
         """A hub's socket accepts no token and does not list pods."""
         hub = hub_pages(ThreadlessReactor(), self.directory)
-        self.addCleanup(hub.end_what_was_begun)
+        self.addCleanup(hub.reset_debug)
         for target, method, status in (("/v1/token", "POST", 404), ("/pods", "GET", 403)):
             self.assertIn(f"`{target}`", part("The socket"))
             self.assertEqual(status, hub.site.ask(target, method).status, target)

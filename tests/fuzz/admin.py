@@ -58,7 +58,7 @@ def _check(make: Make, case: bytes) -> bool:
     """Each request gets an allowed status; only a created token reveals a secret."""
     request, socket = case[PLAN:], _socket(make)
     answer = socket.pages.send(request)
-    socket.pages.end_what_was_begun()
+    socket.pages.reset_debug()
     if isinstance(socket.pages, ServerPages):
         _revoke_tokens(socket.pages)
     if not answer:

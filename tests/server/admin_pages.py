@@ -43,7 +43,7 @@ THREAD_SECONDS = 10.0
 
 
 class ThreadlessReactor(MemoryReactorClock):
-    """A reactor whose calls from threads wait for :meth:`take`."""
+    """A reactor whose calls from threads wait for :meth:`run_stored_calls`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,14 +53,14 @@ class ThreadlessReactor(MemoryReactorClock):
         """Store the call."""
         self._calls.append((function, arguments))
 
-    def take(self) -> bool:
+    def run_stored_calls(self) -> bool:
         """Make the stored calls; return whether there were any."""
         calls, self._calls = self._calls, []
         for function, arguments in calls:
             function(*arguments)
         return bool(calls)
 
-    def turn(self) -> None:
+    def run_due(self) -> None:
         """Run everything that is due, and the work of threads, until nothing is left."""
         busy = True
         while busy:
@@ -69,7 +69,7 @@ class ThreadlessReactor(MemoryReactorClock):
                     thread.join(THREAD_SECONDS)
             busy = any(call.getTime() <= self.seconds() for call in self.getDelayedCalls())
             self.advance(0)
-            busy = self.take() or busy
+            busy = self.run_stored_calls() or busy
 
 
 class SocketPages:
@@ -88,11 +88,11 @@ class SocketPages:
     def send(self, data: bytes) -> bytes:
         """Send ``data`` on a new connection; return the whole response, however late."""
         channel, transport = self.site.begin(data)
-        self.reactor.turn()
+        self.reactor.run_due()
         channel.connectionLost(connectionDone)
         return transport.value()
 
-    def end_what_was_begun(self) -> None:
+    def reset_debug(self) -> None:
         """Stop memory tracing, and reset the log levels."""
         self._debug.stopService()
 

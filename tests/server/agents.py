@@ -64,12 +64,12 @@ class Agent:
         properties = {**self.hello.properties, "identifiers": identifiers}
         self.hello = replace(self.hello, properties=properties)
 
-    def keep(self, other):
+    def list_kept(self, other):
         """Add the session of another of the agent's clients to HELLO."""
         properties = {**self.hello.properties, "kept": other.session.session_id.hex()}
         self.hello = replace(self.hello, properties=properties)
 
-    def ask_to_resume(self):
+    def request_resumption(self):
         """Request to resume the session in the next HELLO."""
         wire = self.session.wire
         self.hello = replace(self.hello, session=self.session.session_id, received=wire.received)
@@ -94,7 +94,7 @@ class Agent:
 
 
 @implementer(INodeSession)
-class Way:
+class Route:
     """A route to a node through a sibling."""
 
     draining = False

@@ -38,7 +38,7 @@ class AdminCase(SynchronousTestCase):
         self.reactor.advance(1_800_000_000)
         self.directory = state_directory(self)
         self.pages = pages = ServerPages(self.reactor, self.directory)
-        self.addCleanup(pages.end_what_was_begun)
+        self.addCleanup(pages.reset_debug)
         self.tokens, self.revocations, self.site = pages.tokens, pages.revocations, pages.site
 
     def json(self, target: str, method: str = "GET"):
@@ -72,22 +72,22 @@ class TokenTests(AdminCase):
         """Valid tokens are listed without their secrets, and with whether they are in the file."""
         made = self.json("/v1/tokens", "POST")
         listed = self.json("/v1/tokens")["tokens"]
-        held = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
+        in_file = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
         self.assertEqual(
-            [(held.token_id, True), (made["id"], False)],
+            [(in_file.token_id, True), (made["id"], False)],
             [(each["id"], each["in_file"]) for each in listed],
         )
         text = json.dumps(listed)
-        for token in (held, JoinToken.parse(made["token"])):
+        for token in (in_file, JoinToken.parse(made["token"])):
             self.assertNotIn(token.secret, text)
 
     def test_revoked(self) -> None:
         """A revoked token enrolls nobody; the one in the file is replaced at once."""
-        held = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
-        self.json(f"/v1/tokens/revoke?id={held.token_id}", "POST")
-        self.assertRaises(TokenRefused, self.tokens.check, held.token_id, held.secret)
+        in_file = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
+        self.json(f"/v1/tokens/revoke?id={in_file.token_id}", "POST")
+        self.assertRaises(TokenRefused, self.tokens.check, in_file.token_id, in_file.secret)
         again = TokenStore(self.reactor, self.directory, self.pages.trust.authority.pin)
-        self.assertRaises(TokenRefused, again.check, held.token_id, held.secret)
+        self.assertRaises(TokenRefused, again.check, in_file.token_id, in_file.secret)
         new = JoinToken.parse(self.directory.read(JOIN_TOKEN_FILE).decode())
         self.assertEqual(new.token_id, again.check(new.token_id, new.secret).token_id)
 
@@ -104,7 +104,7 @@ class TokenTests(AdminCase):
             self.assertIn(expected, self.refused(f"/v1/{target}", status), target)
         self.assertEqual(1, len(self.tokens.valid()))
 
-    def test_most(self) -> None:
+    def test_too_many(self) -> None:
         """Creating a token revokes no other; above the limit it is rejected."""
         for _ in range(MAX_TOKENS - 1):
             self.json("/v1/tokens", "POST")
@@ -153,10 +153,10 @@ class ForwardPagesTests(SynchronousTestCase):
 
     def listed(self) -> list[tuple[object, ...]]:
         """Return the open forwards."""
-        told = json.loads(self.site.ask("/v1/forwards").body)["forwards"]
+        listed = json.loads(self.site.ask("/v1/forwards").body)["forwards"]
         return [
             (each["listen"], each["node"], each["target"], each["origin"], each["connections"])
-            for each in told
+            for each in listed
         ]
 
     def test_changes(self) -> None:
@@ -218,7 +218,7 @@ class RevocationTests(AdminCase):
             self.site.begin(f"POST /v1/revocations?node={node} HTTP/1.0\r\n\r\n".encode())
             for node in ("edge-1", "edge-2", "edge-3")
         ]
-        self.pages.reactor.turn()
+        self.pages.reactor.run_due()
         for channel, transport in begun:
             self.assertIn(b" 200 ", transport.value())
             channel.connectionLost(connectionDone)
@@ -259,7 +259,7 @@ class MetaPagesTests(AdminCase):
         self.assertIn(b"delayed_calls", self.get("/debug/reactor"))
         changed = self.get("/debug/log-level?level=warn&seconds=60", "POST")
         self.assertEqual(b"warn, in 60 s info again\n", changed)
-        self.pages.end_what_was_begun()
+        self.pages.reset_debug()
         self.assertEqual(b"info\n", self.get("/debug/log-level"))
 
 
@@ -347,7 +347,7 @@ class FuzzTests(AdminCase):
 
     def check(self, answer: bytes, may_have_token: bool) -> None:
         """Check the response."""
-        self.pages.end_what_was_begun()
+        self.pages.reset_debug()
         self.assertEqual([], self.flushLoggedErrors())
         if answer:
             status = int(answer.split()[1])

@@ -54,7 +54,7 @@ class NewSessionTests(ListenerTests):
         self.listener.settings = replace(self.listener.settings, limits=limits)
         self.assertEqual(0, self.connected("edge-2").answer.limits.resume_window)
         self.network.cut()
-        agent.ask_to_resume()
+        agent.request_resumption()
         self.dial(agent)
         self.assertIs(before, agent.session)
 
@@ -100,7 +100,7 @@ class NewSessionTests(ListenerTests):
         agent.credentials = self.issuer.caller()
         self.refused(agent, Code.NOT_AUTHORIZED, "not a node's")
 
-    def test_identities_are_read_as_told(self):
+    def test_identity_function(self):
         """The caller's function determines the identity in a certificate, and may reject it."""
 
         def identify(certificate):
@@ -232,7 +232,7 @@ class ConnectionTests(ListenerTests):
         """The return is reported, and open streams continue."""
         user = self.stream(self.connected_agent)
         self.network.cut()
-        self.connected_agent.ask_to_resume()
+        self.connected_agent.request_resumption()
         self.dial(self.connected_agent)
         self.assertEqual([("edge-1", False), ("edge-1", True)], self.changes)
         user.transport.write(b"goes on")
@@ -241,7 +241,7 @@ class ConnectionTests(ListenerTests):
 
     def test_moved(self):
         """A session that moves from one connection to the next has lost nothing."""
-        self.connected_agent.ask_to_resume()
+        self.connected_agent.request_resumption()
         self.dial(self.connected_agent)
         self.network.links[0].cut()
         self.network.settle()
@@ -363,7 +363,7 @@ class LogTests(ListenerTests):
         super().setUp()
         self.lines = Logged(self, "AgentListener")
 
-    def test_came_to_nothing(self):
+    def test_failed_connection(self):
         """A connection that does not become a session is logged once, with the reason."""
         agent = self.agent()
         agent.claim("host=edge-9")
@@ -372,7 +372,7 @@ class LogTests(ListenerTests):
         self.assertIn("does not cover host=edge-9", line)
         self.assertEqual({"not_authorized": 1}, self.listener.refusals)
 
-    def test_came_to_nothing_again_and_again(self):
+    def test_repeated_failures(self):
         """Connections that fail for the same reason are logged once a minute."""
         agent = self.agent()
         agent.claim("host=edge-9")
@@ -383,7 +383,7 @@ class LogTests(ListenerTests):
         self.dial(agent)
         self.assertIn("(4 more like this were not shown)", self.lines[1])
 
-    def test_strangers(self):
+    def test_distinct_tls_errors(self):
         """Different TLS errors are logged separately."""
         for problem in ("it is {old}", "it is foreign", "it is {old}", "it is foreign"):
             connection = self.listener.buildProtocol(None)
@@ -397,7 +397,7 @@ class LogTests(ListenerTests):
         """A session's start, resumption and end are logged, with the node."""
         agent = self.connected()
         self.network.cut()
-        agent.ask_to_resume()
+        agent.request_resumption()
         self.dial(agent)
         agent.session.close(Code.DONE, "good-bye")
         self.network.settle()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.logged import Logged
-from tests.server.agents import GRACE, WINDOW, ListenerTests, Way
+from tests.server.agents import GRACE, WINDOW, ListenerTests, Route
 from yurttunnel.agent.connection_group import FIRST_DELAY
 from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 from yurttunnel.tunnel.errors import StreamFailed
@@ -19,7 +19,7 @@ class ResumeTests(ListenerTests):
     def lose(self, agent):
         """Cut the agent's connection, and request its session in HELLO."""
         self.network.cut()
-        agent.ask_to_resume()
+        agent.request_resumption()
 
     def assert_new(self, agent, before):
         """Check that an agent has another session than before, the only one of its node."""
@@ -81,7 +81,7 @@ class ResumeTests(ListenerTests):
         old = self.network.links[-1]
         old.lost = True
         agent.session.connection_silent()
-        agent.ask_to_resume()
+        agent.request_resumption()
         self.assertTrue(self.registry.find("edge-1").tunnel.connected)
         self.dial(agent)
         self.assertTrue(agent.session.connected)
@@ -126,7 +126,7 @@ class ResumeTests(ListenerTests):
         self.listener.revoke("edge-1")
         self.assertEqual([], self.listener.sessions())
 
-    def test_told_loss(self):
+    def test_reset_connection(self):
         """After a reset connection the agent has GRACE to reconnect."""
         user = self.stream(self.connected())
         self.network.cut()
@@ -136,7 +136,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
         self.assert_no_sessions()
 
-    def test_silent_loss(self):
+    def test_silent_connection(self):
         """A silent one has the whole resume window, from its detection."""
         user = self.stream(self.connected())
         tunnel = self.registry.find("edge-1").tunnel
@@ -150,7 +150,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual([], self.listener.sessions())
 
 
-class AwayTests(ListenerTests):
+class DisconnectedAgentTests(ListenerTests):
     """Dials to a node whose agent has lost its connection."""
 
     def setUp(self):
@@ -169,7 +169,7 @@ class AwayTests(ListenerTests):
 
     def come_back(self):
         """Resume the agent's session."""
-        self.connected_agent.ask_to_resume()
+        self.connected_agent.request_resumption()
         self.dial(self.connected_agent)
 
     def assert_failed(self, dial, seconds):
@@ -184,7 +184,7 @@ class AwayTests(ListenerTests):
         self.connected_agent.acceptor.requests[-1].accept()
         self.network.settle()
 
-    def test_soon_back(self):
+    def test_dial_waits(self):
         """A dial waits for an agent that is back in time, and continues."""
         dial = self.dial_node()
         self.clock.advance(RECONNECT_TIMEOUT - 0.1)
@@ -193,9 +193,9 @@ class AwayTests(ListenerTests):
         self.accept()
         self.successResultOf(dial)
 
-    def test_soon_back_beside_a_way_that_drains(self):
+    def test_dial_waits_beside_a_draining_route(self):
         """It does not move to a server that has also lost the agent, or is draining."""
-        route = Way("edge-1")
+        route = Route("edge-1")
         route.draining = True
         self.registry.add_remote(route)
         dial = self.dial_node()
@@ -207,7 +207,7 @@ class AwayTests(ListenerTests):
         self.assertNotEqual("by the sibling", self.successResultOf(dial))
         self.registry.remove_remote(route)
 
-    def test_told_twice(self):
+    def test_two_reports(self):
         """The ends of two connections may be reported in a row; a resumption ends both."""
         self.session.connection_lost()
         self.come_back()
@@ -217,20 +217,20 @@ class AwayTests(ListenerTests):
         self.accept()
         self.successResultOf(dial)
 
-    def test_waited_for_too_long(self):
+    def test_wait_timeout(self):
         """Waiting dials fail together if the agent is not back in time."""
         dials = [self.dial_node() for _ in range(3)]
         self.clock.advance(RECONNECT_TIMEOUT)
         for dial in dials:
             self.assert_failed(dial, 5)
 
-    def test_long_away(self):
+    def test_dial_after_the_timeout(self):
         """Later ones fail at once, with how long the agent has been away."""
         self.clock.advance(12)
         self.assert_failed(self.dial_node(), 12)
         self.assertEqual(1, self.context.counters.dials[Code.SESSION_LOST])
 
-    def test_back_after_long(self):
+    def test_return_after_the_timeout(self):
         """When the agent is back they are served again, also after another short loss."""
         self.clock.advance(12)
         self.come_back()
@@ -242,7 +242,7 @@ class AwayTests(ListenerTests):
             self.network.cut()
             self.come_back()
 
-    def test_streams_wait_on(self):
+    def test_open_streams_wait(self):
         """Open streams are not affected."""
         self.come_back()
         user = self.stream(self.connected_agent)
@@ -257,10 +257,10 @@ class AwayTests(ListenerTests):
         self.network.settle()
         self.assertEqual(b"goes on", bytes(self.connected_agent.far.received))
 
-    def test_another_way(self):
+    def test_another_route(self):
         """New dials go at once through a sibling with the node, waiting ones after their time."""
         waits = self.dial_node()
-        route = Way("edge-1")
+        route = Route("edge-1")
         self.registry.add_remote(route)
         self.addCleanup(self.registry.remove_remote, route)
         self.assertIs(route, self.registry.find("edge-1"))
@@ -273,7 +273,7 @@ class AwayTests(ListenerTests):
         self.session.tunnel.close(Code.SESSION_LOST, "the agent has been restarted")
         self.assertIn("restarted", self.failureResultOf(dial, StreamFailed).value.text)
 
-    def test_as_long_as_a_living_agent_takes(self):
+    def test_duration_of_the_wait(self):
         """The time is that of an agent's first four attempts, plus a moment for the last one."""
         attempts = sum(FIRST_DELAY * 2**number for number in range(4))
         self.assertEqual(4.5, attempts)
@@ -307,7 +307,7 @@ class SeveralServersTests(ListenerTests):
         agent = self.connected()
         user = self.stream(agent)
         self.holding(agent, agent.answer.process)
-        agent.ask_to_resume()
+        agent.request_resumption()
         self.dial(agent)
         user.transport.write(b"goes on")
         self.network.settle()
@@ -350,7 +350,7 @@ class SeveralServersTests(ListenerTests):
         self.dial(second)
         self.assertTrue(self.serving(second))
 
-    def test_held_that_makes_no_sense(self):
+    def test_malformed_held(self):
         """A malformed list is a protocol violation."""
         agent = self.agent()
         self.holding(agent, b"short")
@@ -361,7 +361,7 @@ class SeveralServersTests(ListenerTests):
         agent = self.connected()
         self.assertNotIn("servers", agent.answer.properties)
         self.replicas = 3
-        agent.ask_to_resume()
+        agent.request_resumption()
         self.dial(agent)
         self.assertEqual("3", agent.answer.properties["servers"])
         self.replicas = 2

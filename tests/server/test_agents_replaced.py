@@ -48,18 +48,18 @@ class ReplacementTests(ListenerTests):
         users = [self.stream(first)]
         self.network.links[-1].cut()
         second = self.agent()
-        second.keep(first)
+        second.list_kept(first)
         self.dial(second)
         self.assertTrue(self.serving(second))
         self.assertEqual(2, len(self.listener.sessions()))
-        first.ask_to_resume()
+        first.request_resumption()
         self.dial(first)
         self.assertTrue(self.serving(second))
         users[0].transport.write(b"still here")
         self.network.settle()
         self.assertEqual((b"still here", []), (bytes(first.far.received), first.ends))
 
-    def test_given_up(self):
+    def test_aborted(self):
         """An old session that the agent has given up, because it reached another server, ends."""
         user = self.stream(self.connected())
         self.network.links[-1].cut()
@@ -68,7 +68,7 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
         self.assertTrue(self.serving(second))
 
-    def test_sessions_that_are_none(self):
+    def test_malformed_kept(self):
         """A malformed list is rejected, and replaces nothing."""
         first = self.connected()
         second = self.agent()
@@ -122,7 +122,7 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(self.listener.sessions()))
         self.assertTrue(self.serving(second))
 
-    def test_a_predecessor_serves_until_its_successor_is_there(self):
+    def test_predecessor_serves_until_its_successor_connects(self):
         """New streams go to a draining agent until its successor has connected."""
         first = self.connected()
         user = self.stream(first)
@@ -135,7 +135,7 @@ class ReplacementTests(ListenerTests):
         self.assertEqual(1, len(second.acceptor.requests))
         self.assertEqual(["made"], user.told)
 
-    def test_abandoned_while_it_drains(self):
+    def test_connection_lost_while_draining(self):
         """A draining session that loses its connection waits for its agent only if it has streams.
 
         A session with a stream waits, and is resumed.
@@ -149,11 +149,11 @@ class ReplacementTests(ListenerTests):
             self.network.settle()
             self.network.cut()
             self.assertEqual(streams, len(self.listener.sessions()))
-        agent.ask_to_resume()
+        agent.request_resumption()
         self.dial(agent)
         self.assertEqual([["made"]], [user.told for user in users])
 
-    def test_last_words_of_a_session_that_drains(self):
+    def test_unreceived_data_of_a_draining_session(self):
         """A session also waits if data of its last stream may not have arrived."""
         agent = self.connected()
         user = self.stream(agent)
@@ -168,7 +168,7 @@ class ReplacementTests(ListenerTests):
         self.assertFalse(session.wire.streams)
         self.network.cut()
         self.assertEqual([session], self.listener.sessions())
-        agent.ask_to_resume()
+        agent.request_resumption()
         self.dial(agent)
         self.assertEqual(b"last words", bytes(agent.far.received))
         self.network.pass_time(1)
@@ -188,14 +188,14 @@ class ReplacementTests(ListenerTests):
         self.connected("edge-2")
         self.assertEqual(MAX_SESSIONS_OF_NODE + 1, len(self.listener.sessions()))
 
-    def test_sessions_that_wait_do_not_pile_up(self):
+    def test_waiting_sessions_are_replaced(self):
         """A node that connects with a new session each time has only one."""
         for number in range(20):
             self.connected(process=bytes([number]) * 16)
             self.network.cut()
             self.assertEqual(1, len(self.listener.sessions()))
 
-    def test_told_of_draining(self):
+    def test_draining_is_reported(self):
         """Subscribers are notified of a session that its agent is about to end."""
         drained = []
         self.listener.on_sessions_draining.append(drained.extend)
@@ -231,7 +231,7 @@ class SuccessionTests(ListenerTests):
         self.first.session.drain("the agent is about to stop")
         self.network.settle()
 
-    def test_a_predecessor_serves_when_its_successor_has_left(self):
+    def test_predecessor_serves_when_its_successor_has_ended(self):
         """A draining agent is used again when its successor ends first."""
         second = self.connected(process=b"b" * 16)
         second.session.drain("this agent is about to stop, too")
@@ -240,7 +240,7 @@ class SuccessionTests(ListenerTests):
         self.stream(self.first).transport.abortConnection()
         self.assertEqual((["made"], []), (self.user.told, self.first.ends))
 
-    def test_a_predecessor_serves_when_its_successor_is_lost(self):
+    def test_predecessor_serves_when_its_successor_is_lost(self):
         """Dials wait briefly for the successor, and then use the draining session."""
         second = self.connected(process=b"b" * 16)
         self.network.links[-1].cut()
@@ -253,19 +253,19 @@ class SuccessionTests(ListenerTests):
         self.clock.advance(RECONNECT_GRACE - 0.1)
         self.assertTrue(self.serving(second))
         self.clock.advance(0.2)
-        self.assertEqual(["edge-1"], changed, "siblings are told")
+        self.assertEqual(["edge-1"], changed, "siblings are notified")
         self.assertTrue(self.serving(self.first))
         self.network.settle()
         self.first.acceptor.requests[-1].accept()
         self.network.settle()
         self.successResultOf(waits).abort(Code.CANCELLED, "")
         self.stream(self.first).transport.abortConnection()
-        second.ask_to_resume()
+        second.request_resumption()
         self.dial(second)
         self.assertTrue(self.serving(second))
         self.assertEqual(["made"], self.user.told)
 
-    def test_a_predecessor_that_drained_is_killed_first(self):
+    def test_draining_predecessor_is_killed_first(self):
         """Its streams end once it could have been back and its successor is connected."""
         self.network.cut()
         self.clock.advance(1)
@@ -275,7 +275,7 @@ class SuccessionTests(ListenerTests):
         self.clock.advance(0.2)
         self.assert_restarted()
 
-    def test_a_predecessor_that_drained_is_long_away(self):
+    def test_draining_predecessor_is_lost_for_long(self):
         """Its streams end as soon as its successor connects."""
         self.network.cut()
         self.clock.advance(RECONNECT_TIMEOUT + 1)
@@ -283,7 +283,7 @@ class SuccessionTests(ListenerTests):
         self.connected(process=b"b" * 16)
         self.assert_restarted()
 
-    def test_a_predecessor_that_drains_is_killed_later(self):
+    def test_draining_predecessor_is_killed_later(self):
         """Its streams end after the same time if its successor was connected before."""
         self.connected(process=b"b" * 16)
         self.network.pass_time(3)
@@ -294,18 +294,18 @@ class SuccessionTests(ListenerTests):
         self.clock.advance(0.2)
         self.assert_restarted()
 
-    def test_a_predecessor_that_drains_comes_back(self):
+    def test_draining_predecessor_reconnects(self):
         """A live agent keeps its streams, whoever has connected meanwhile."""
         self.connected(process=b"b" * 16)
         self.link.cut()
         self.network.settle()
         self.clock.advance(RECONNECT_TIMEOUT - 0.1)
-        self.first.ask_to_resume()
+        self.first.request_resumption()
         self.dial(self.first)
         self.network.pass_time(RECONNECT_TIMEOUT)
         self.assertEqual([], self.user.reasons)
 
-    def test_a_further_session_of_a_process_ends_none_of_its_own(self):
+    def test_second_session_of_a_process(self):
         """A draining session waits for its agent beside another session of the same process."""
         self.connected()
         self.link.cut()
@@ -313,7 +313,7 @@ class SuccessionTests(ListenerTests):
         self.clock.advance(RECONNECT_TIMEOUT + 1)
         self.assertEqual([], self.user.reasons)
 
-    def test_the_successors_own_session_is_known_while_it_does_not_serve(self):
+    def test_second_address_while_the_predecessor_serves(self):
         """Its agent is rejected at a second address of the server, as at other times."""
         second = self.connected(process=b"b" * 16)
         self.network.links[-1].cut()

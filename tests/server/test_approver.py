@@ -153,7 +153,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertTrue(self.approved("a"))
         self.assertEqual(["b"], [event[0]["metadata"]["name"] for event in self.events.recorded])
 
-    def test_left_alone(self):
+    def test_not_approved(self):
         """A request without entitlement is not approved: one event, one log line, one count."""
         self.put(agent_request("system:node:edge-2"))
         self.assertEqual([], self.conditions())
@@ -169,38 +169,38 @@ class ApproverTests(SynchronousTestCase):
         self.assertIn("csr-1 is not approved: 'system:node:edge-2' requests", line)
         self.assertEqual({("agent", "requester"): 1}, self.counters.not_approved)
 
-    def test_told_once(self):
+    def test_reported_once(self):
         """An unchanged decision is reported once, however many reviews there are."""
         self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
-        looked = len(self.calls("csr-1"))
+        before = len(self.calls("csr-1"))
         for _ in range(7):
             self.settle(REVIEW_PERIOD)
-        self.assertEqual(looked + 3, len(self.calls("csr-1")))
+        self.assertEqual(before + 3, len(self.calls("csr-1")))
         self.assertEqual(1, len(self.events.recorded))
         self.assertEqual({("agent", "names"): 1}, self.counters.not_approved)
 
-    def test_looked_at_after_a_defect(self):
+    def test_reviewed_after_a_defect(self):
         """A failed round is logged, and the next one comes on time."""
         self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
-        looked = len(self.calls("csr-1"))
+        before = len(self.calls("csr-1"))
         with mock.patch.object(heapq, "nsmallest", side_effect=ZeroDivisionError):
             self.settle(REVIEW_PERIOD)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         self.settle(REVIEW_PERIOD)
-        self.assertEqual(looked + 1, len(self.calls("csr-1")))
+        self.assertEqual(before + 1, len(self.calls("csr-1")))
 
     def test_pauses(self):
         """It is reviewed again after a minute, two, four and so on, up to the longest pause."""
         self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
-        rounds, looked = [], len(self.calls("csr-1"))
+        rounds, before = [], len(self.calls("csr-1"))
         for number in range(1, 32 + MAX_PAUSE):
             self.clock.advance(REVIEW_PERIOD)
-            if len(self.calls("csr-1")) > looked:
+            if len(self.calls("csr-1")) > before:
                 rounds.append(number)
-                looked += 1
+                before += 1
         self.assertEqual([1, 3, 7, 15, 31, 31 + MAX_PAUSE], rounds)
 
-    def many_left_alone(self, count):
+    def many_not_approved(self, count):
         """Create requests that one kubelet has made for itself, with an address of others."""
         csr = agent_request(text="host=edge-1&ipv4=192.0.2.8")
         for number in range(count):
@@ -210,35 +210,35 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(count, self.counters.not_approved["agent", "names"])
         self.client.calls.clear()
 
-    def looks(self):
+    def reviewed(self):
         """Return the names of the requests reviewed since the last call, in order."""
         plural = CERTIFICATE_SIGNING_REQUESTS.plural
         names = [name for verb, what, name in self.client.calls if (verb, what) == ("get", plural)]
         self.client.calls.clear()
         return names
 
-    def test_many_left_alone(self):
+    def test_many_not_approved(self):
         """Of many only a limited number is reviewed in a round, and each has its turn."""
-        self.many_left_alone(MAX_REVIEWS_PER_ROUND + 50)
+        self.many_not_approved(MAX_REVIEWS_PER_ROUND + 50)
         self.settle(REVIEW_PERIOD)
-        first = self.looks()
+        first = self.reviewed()
         self.assertEqual(MAX_REVIEWS_PER_ROUND, len(first))
         self.settle(REVIEW_PERIOD)
-        second = self.looks()
+        second = self.reviewed()
         self.assertEqual(50, len(second))
         self.assertEqual(MAX_REVIEWS_PER_ROUND + 50, len({*first, *second}))
 
-    def test_new_one_comes_first(self):
+    def test_new_request_is_reviewed_first(self):
         """A new request does not wait for repeated reviews."""
-        self.many_left_alone(MAX_REVIEWS_PER_ROUND)
+        self.many_not_approved(MAX_REVIEWS_PER_ROUND)
         self.client.hold()
         self.clock.advance(REVIEW_PERIOD)
         body = {**agent_request(), "metadata": {"name": "new"}}
         self.client.put(CERTIFICATE_SIGNING_REQUESTS, body)
         self.clock.advance(0)
-        looks = self.looks()
-        self.assertIn("new", looks)
-        self.assertLess(len(looks), 4)
+        names = self.reviewed()
+        self.assertIn("new", names)
+        self.assertLess(len(names), 4)
         self.client.release()
         self.settle(1)
         self.assertTrue(self.approved("new"))
@@ -275,11 +275,11 @@ class ApproverTests(SynchronousTestCase):
     def test_final(self):
         """A final decision is not reviewed again."""
         self.put(agent_request("system:node:edge-2"))
-        looked = len(self.calls("csr-1"))
+        before = len(self.calls("csr-1"))
         self.settle(REVIEW_PERIOD)
-        self.assertEqual(looked, len(self.calls("csr-1")))
+        self.assertEqual(before, len(self.calls("csr-1")))
 
-    def test_node_comes(self):
+    def test_request_before_its_node(self):
         """A request that came before its node is approved once that exists."""
         self.put(agent_request("system:node:edge-3", "host=edge-3", "edge-3"))
         self.assertIn("no node edge-3", self.events.recorded[0][3])
@@ -329,7 +329,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual({"agent": 1}, self.counters.approved)
         self.assertEqual(0, self.counters.failures)
 
-    def test_gone_meanwhile(self):
+    def test_deleted_meanwhile(self):
         """A deleted request is forgotten."""
         self.client.hold()
         self.put(agent_request())
@@ -387,7 +387,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertFalse(self.approved("csr-1"))
         self.assertFalse(self.approved("csr-2"))
 
-    def test_stop_while_asking(self):
+    def test_stop_during_a_call(self):
         """Pending API calls end when it stops."""
         self.client.hold()
         self.put(agent_request())
@@ -396,7 +396,7 @@ class ApproverTests(SynchronousTestCase):
         self.settle()
         self.successResultOf(stopped)
 
-    def test_forgets(self):
+    def test_deleted(self):
         """Nothing is stored of deleted requests."""
         self.put(agent_request("system:node:edge-2"))
         self.client.remove(CERTIFICATE_SIGNING_REQUESTS, "csr-1")
@@ -404,7 +404,7 @@ class ApproverTests(SynchronousTestCase):
         self.put(agent_request("system:node:edge-2"))
         self.assertEqual(2, len(self.events.recorded))
 
-    def test_made_anew_while_nothing_was_heard(self):
+    def test_recreated_while_disconnected(self):
         """A request of the same name that a new list has in place of another is a new one."""
         self.put(agent_request("system:node:edge-2"))
         for watch in self.client.watches:
@@ -416,7 +416,7 @@ class ApproverTests(SynchronousTestCase):
         self.settle(1)
         self.assertTrue(self.approved())
 
-    def test_forgets_meanwhile(self):
+    def test_nothing_is_stored_of_deleted(self):
         """Nothing is stored of a request that was deleted during its review."""
         self.client.hold()
         self.put(agent_request("system:node:edge-2"))

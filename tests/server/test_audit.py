@@ -111,7 +111,7 @@ class ForwardTests(AuditTestCase):
             self.registry, forward, DialSettings(max_pending=2, request_ids=RequestIds("test"))
         )
 
-    def test_whole_line(self):
+    def test_complete_record(self):
         """At the end of a stream the line has caller, target and result."""
         connection = self.open(b"question")
         far = self.answer(connection, b"hello ")
@@ -334,18 +334,18 @@ class PassthroughTests(AuditTestCase):
                 iptables=True,
             ),
             frozenset({10250}),
-            redirect_source=lambda handle: handle.asked,
+            redirect_source=lambda handle: handle.original,
             dials=DialSettings(request_ids=RequestIds("test")),
         )
 
-    def led(self, host=None, port=10250):
+    def redirected(self, host=None, port=10250):
         """Open a connection that the kernel has redirected here from ``host``."""
-        asked = None if host is None else SocketAddress(ip_address(host), port)
-        return Accepted(self.reactor, asked, "127.0.0.1").open(self.factory.buildProtocol(None))
+        original = None if host is None else SocketAddress(ip_address(host), port)
+        return Accepted(self.reactor, original, "127.0.0.1").open(self.factory.buildProtocol(None))
 
     def test_stream(self):
         """The bytes that were read to find the node count, too: they are passed on."""
-        connection = self.led()
+        connection = self.redirected()
         hello = client_hello("edge-1")
         connection.receive(hello)
         far = self.answer(connection)
@@ -362,19 +362,19 @@ class PassthroughTests(AuditTestCase):
 
     def test_refused(self):
         """With and without a dial, the reason is the logged one."""
-        self.led("10.0.0.1", 22)
+        self.redirected("10.0.0.1", 22)
         entry = self.entry(result="refused", destination="10.0.0.1:22", who=CALLER, code=None)
         self.assertIn("22 is not in --passthrough-ports", entry["reason"])
 
     def test_unknown_name(self):
         """A name from a caller is only in the reason."""
-        self.led().receive(client_hello("nobody"))
+        self.redirected().receive(client_hello("nobody"))
         entry = self.entry(result="refused", request_id="test-1")
         self.assertIn("names nobody", entry["reason"])
 
     def test_dial_failed(self):
         """The code is that of the dial."""
-        self.led("10.0.0.1")
+        self.redirected("10.0.0.1")
         self.session.dials[0].fail(Code.UNREACHABLE, "no route")
         entry = self.entry(result="refused", code="unreachable", node="edge-1")
         self.assertIn("no route", entry["reason"])

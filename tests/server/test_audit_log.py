@@ -161,7 +161,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.log.stats.lost, 0)
         self.assertEqual(self.clock.getDelayedCalls(), [])
 
-    def test_trouble_is_told_once_and_ends_by_itself(self):
+    def test_failed_writes_are_logged_once(self):
         """Lines are counted as lost while the file cannot be written, and no longer."""
         os.symlink("elsewhere", self.path)
         for _ in range(3):

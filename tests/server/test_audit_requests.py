@@ -29,7 +29,7 @@ class Audited(World):
             self.reactor,
             self.registry,
             self.contexts,
-            self.behind(),
+            self.next_middlewares(),
             RESPONSE_TIMEOUT,
             self.settings,
             audit=Audit(self.clock, self.audited.append),
@@ -37,7 +37,7 @@ class Audited(World):
         self.stats = self.interception.stats
         self.counters = self.stats().counters
 
-    def behind(self):
+    def next_middlewares(self):
         """Return the middlewares."""
         return ()
 
@@ -54,7 +54,7 @@ class Audited(World):
             101, b"", [(b"Connection", b"Upgrade"), (b"Upgrade", b"SPDY/3.1")], far
         )
         target = "/exec/default/web/nginx?command=mysql&command=-pS3CRET"
-        self.ask(caller, target, "GET", early, **UPGRADE)
+        self.send_request(caller, target, "GET", early, **UPGRADE)
         self.assertIn(b"HTTP/1.1 101 ", caller.received)
         return far
 
@@ -62,11 +62,13 @@ class Audited(World):
 class RequestTests(Audited):
     """Requests that reach the kubelet, and others."""
 
-    def test_whole_line(self):
+    def test_complete_record(self):
         """One line for each request of a connection, although the kubelet's is reused."""
         caller = self.dial()
-        self.ask(caller, X_Request_Id="abc-1")
-        self.ask(caller, "/stats/summary?only_cpu_and_memory=true", "POST", b"", Content_Length=0)
+        self.send_request(caller, X_Request_Id="abc-1")
+        self.send_request(
+            caller, "/stats/summary?only_cpu_and_memory=true", "POST", b"", Content_Length=0
+        )
         self.assertEqual(len(self.connected), 1)
         first, second = map(json.loads, self.audited)
         address = first.pop("peer")
@@ -96,7 +98,7 @@ class RequestTests(Audited):
 
     def test_insecure_port(self):
         """On that port callers are identified by their address only."""
-        self.ask(self.dial_insecurely())
+        self.send_request(self.dial_insecurely())
         entry = self.entry(by="address")
         self.assertEqual(entry["who"], entry["peer"])
 
@@ -113,9 +115,9 @@ class RequestTests(Audited):
         self.kubelet.answer = lambda exchange: exchange.deliver_body(Sink(exchange))
         caller = self.dial()
         chunks = b"3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n"
-        self.ask(caller, "/run/a/b/c", "POST", chunks, Transfer_Encoding="chunked")
+        self.send_request(caller, "/run/a/b/c", "POST", chunks, Transfer_Encoding="chunked")
         self.entry(bytes_from_caller=7, bytes_to_caller=6, path="run", status=200)
-        self.ask(caller, "/run/a/b/c", "POST", b"12345", Content_Length=5)
+        self.send_request(caller, "/run/a/b/c", "POST", b"12345", Content_Length=5)
         self.entry(bytes_from_caller=5)
 
     def test_upgrade(self):
@@ -166,7 +168,7 @@ class RequestTests(Audited):
         """A request without a caller is canceled."""
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         caller.transport.loseConnection()
         self.settle()
         self.entry(result="ended", code="cancelled", status=0, upgraded=False)
@@ -180,13 +182,13 @@ class RequestTests(Audited):
             self.clock.callLater(0.5, exchange.abort)
 
         self.kubelet.answer = half
-        self.ask(self.dial())
+        self.send_request(self.dial())
         self.pass_time(1)
         self.entry(status=200, code="connection_lost", bytes_to_caller=5)
 
     def test_not_connected(self):
         """Rejected requests are recorded with caller and target, too."""
-        self.ask(self.dial(), Host="nobody:10250")
+        self.send_request(self.dial(), Host="nobody:10250")
         entry = self.entry(
             result="refused",
             code=None,
@@ -201,19 +203,19 @@ class RequestTests(Audited):
     def test_not_reached(self):
         """An unreachable kubelet is an error of this server."""
         self.pair.acceptor.answer = lambda request: request.fail(Code.REFUSED, "nobody listens")
-        self.ask(self.dial())
+        self.send_request(self.dial())
         entry = self.entry(result="refused", status=502, node="edge-1")
         self.assertIn("nobody listens", entry["reason"])
 
     def test_bad_destination(self):
         """A malformed destination is not logged as one; the reason has it."""
-        self.ask(self.dial(), X_Tunnel_Proxy_Dest="a b")
+        self.send_request(self.dial(), X_Tunnel_Proxy_Dest="a b")
         self.entry(result="refused", status=400, node="", destination="", path="metrics")
 
     def test_no_answer(self):
         """A kubelet that does not respond in time."""
         self.kubelet.answer = lambda exchange: None
-        self.ask(self.dial())
+        self.send_request(self.dial())
         self.pass_time(RESPONSE_TIMEOUT + 1)
         entry = self.entry(result="refused", status=504, bytes_from_caller=0)
         self.assertIn("no response within", entry["reason"])
@@ -221,50 +223,50 @@ class RequestTests(Audited):
     def test_no_answer_to_a_body(self):
         """The bytes sent to a kubelet without a response count: it may have acted on them."""
         self.kubelet.answer = lambda exchange: None
-        self.ask(self.dial(), "/run/a/b/c", "POST", b"12345", Content_Length=5)
+        self.send_request(self.dial(), "/run/a/b/c", "POST", b"12345", Content_Length=5)
         self.pass_time(RESPONSE_TIMEOUT + 1)
         self.entry(result="refused", status=504, bytes_from_caller=5, bytes_to_caller=0)
 
-    def test_bodies_that_are_none(self):
+    def test_malformed_bodies(self):
         """Responses of the port itself are rejections, also after a valid head."""
         for body, status, reason in (
             (b"zz\r\n", 400, "the size of a chunk is not a plain hexadecimal number"),
             (b"1\r\n", 408, "the request body did not arrive in time"),
         ):
             self.kubelet.answer = lambda exchange: None
-            self.ask(self.dial(), "/run/a/b/c", "POST", body, Transfer_Encoding="chunked")
+            self.send_request(self.dial(), "/run/a/b/c", "POST", body, Transfer_Encoding="chunked")
             self.pass_time(21)
             self.entry(result="refused", code=None, status=status, reason=reason)
 
 
-class GivenUpTests(Audited):
+class AbortedResponseTests(Audited):
     """A middleware that aborts a response that has begun."""
 
-    def behind(self):
+    def next_middlewares(self):
         """Return it; it behaves like a relay whose kubelet stops reading a body."""
 
-        class GivingUp:
+        class Aborting:
             def wrap(self, handler):
                 """Begin to respond, and fail."""
 
-                def given_up(request):
+                def begin_and_abort(request):
                     request.exchange.send_head(200, [(b"Content-Length", b"5")])
-                    request.exchange.fail(504, "nothing was taken")
+                    request.exchange.fail(504, "nothing was read")
 
-                return given_up
+                return begin_and_abort
 
-        return (GivingUp(),)
+        return (Aborting(),)
 
-    def test_given_up(self):
+    def test_aborted(self):
         """It has broken off, with the reason; the caller has not left."""
-        self.ask(self.dial())
-        self.entry(result="ended", code="connection_lost", status=200, reason="nothing was taken")
+        self.send_request(self.dial())
+        self.entry(result="ended", code="connection_lost", status=200, reason="nothing was read")
 
 
 class DefectTests(Audited):
     """A middleware that raises."""
 
-    def behind(self):
+    def next_middlewares(self):
         """Return it."""
 
         class Raising:
@@ -276,7 +278,7 @@ class DefectTests(Audited):
 
     def test_defect(self):
         """The request is rejected, and not recorded as one with a node's response."""
-        self.ask(self.dial())
+        self.send_request(self.dial())
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
         entry = self.entry(result="refused", code=None, status=500)
         self.assertIn("internal error", entry["reason"])
@@ -302,7 +304,7 @@ class SameRequestsTests(Audited, test_listeners.RequestTests):
 class CallerTests(Audited, AuthorizedWorld):
     """Identities of callers, in a cluster."""
 
-    def behind(self):
+    def next_middlewares(self):
         """Use reviews of the Kubernetes API."""
         return [self.authorization, self.passed]
 
@@ -312,37 +314,37 @@ class CallerTests(Audited, AuthorizedWorld):
         self.api.tokens["S3CRET-good"] = PROMETHEUS
         self.api.rules.add((PROMETHEUS, "get", "metrics", "edge-1"))
 
-    def ask_with_token(self, token, target="/metrics"):
+    def send_with_token(self, token, target="/metrics"):
         """Make a request without a certificate."""
-        self.ask(self.dial_anonymously(), target, Authorization=f"Bearer {token}")
+        self.send_request(self.dial_anonymously(), target, Authorization=f"Bearer {token}")
         self.assertNotIn(token.encode(), self.audited[-1])
 
     def test_token(self):
         """The user is the one from the API; the token is nowhere."""
-        self.ask_with_token("S3CRET-good")
+        self.send_with_token("S3CRET-good")
         entry = self.entry(who=PROMETHEUS, by="token", result="ended", status=200)
         self.assertNotEqual(entry["peer"], PROMETHEUS)
 
     def test_token_that_is_denied(self):
         """The reason is that of the response."""
-        self.ask_with_token("S3CRET-good", "/pods")
+        self.send_with_token("S3CRET-good", "/pods")
         entry = self.entry(who=PROMETHEUS, by="token", result="refused", status=403, node="edge-1")
         self.assertIn("may not get nodes/pods of node edge-1", entry["reason"])
 
-    def test_token_that_is_not_known(self):
+    def test_unknown_token(self):
         """An unauthenticated caller has no name."""
-        self.ask_with_token("S3CRET-bad")
+        self.send_with_token("S3CRET-bad")
         entry = self.entry(by="address", result="refused", status=401)
         self.assertIn("does not accept the bearer token", entry["reason"])
 
     def test_certificate(self):
         """A user's certificate has its name, denied or not."""
-        self.ask(self.user("alice"))
+        self.send_request(self.user("alice"))
         self.entry(who="alice", by="certificate", result="refused", status=403)
 
     def test_hostile_certificate(self):
         """A name of any characters stays within its line."""
-        self.ask(self.user('alice"\n{"who": "kube-apiserver"}'))
+        self.send_request(self.user('alice"\n{"who": "kube-apiserver"}'))
         self.assertEqual(self.audited[0].count(b"\n"), 1)
         self.entry(who='alice"\n{"who": "kube-apiserver"}')
 
@@ -382,7 +384,7 @@ class SubjectTests(World):
         self.subject("/" + "x" * 500_000, "other")
         self.subject(f"/exec/{'n' * 254}/{'p' * 253}/box", "exec", "other", "p" * 253, "box")
 
-    def test_queries_that_are_none(self):
+    def test_queries_in_paths(self):
         """What callers have mistakenly put into the path is not recorded either."""
         for target, *expected in (
             ("/%3fcommand=S3CRET", "other"),

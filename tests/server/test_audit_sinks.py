@@ -198,7 +198,7 @@ class RotationTests(FileTestCase):
         self.assertEqual(newest.stat().st_mode & 0o777, 0o600)
         self.assertLessEqual(self.path.stat().st_size, self.max_bytes)
 
-    def test_within_a_millisecond(self):
+    def test_two_rotations_in_a_millisecond(self):
         """An existing name is not overwritten."""
         for _ in range(3):
             self.append(*10 * [LINE])
@@ -217,7 +217,7 @@ class RotationTests(FileTestCase):
         kept = [(self.directory / name).read_bytes()[:1] for name in self.backups()]
         self.assertEqual((kept, self.path.read_bytes()[:1]), ([b"3", b"4"], b"5"))
 
-    def test_names_that_are_no_dates(self):
+    def test_foreign_names(self):
         """They belong to somebody else, and do not affect the order."""
         for name in ("audit-2026-13-31T12-00-00.500.log", "audit-9999-12-31T23-59-59.999.log"):
             (self.directory / name).touch()
@@ -228,7 +228,7 @@ class RotationTests(FileTestCase):
         self.assertLess(set(strangers), set(self.backups()))
         self.assertIn("audit-2026-01-31T12-03-00.500.log", self.backups())
 
-    def test_links_in_the_place_of_backups(self):
+    def test_links_instead_of_backups(self):
         """A dangling link occupies a name, too; those that are too old are removed."""
         victim = self.directory / "victim"
         link = self.directory / "audit-2026-01-31T12-00-00.500.log"
@@ -325,7 +325,7 @@ class StandardOutputTests(SynchronousTestCase):
         os.close(writer)
         self.assertEqual(os.read(reader, 100), b"1\n2\n")
 
-    def test_nobody_reads(self):
+    def test_no_reader(self):
         """That is reported, and not fatal."""
         reader, writer = os.pipe()
         self.addCleanup(os.close, writer)

@@ -293,7 +293,7 @@ class EveryEntryTests(World):
             middleware.wrap(lambda request: None)(asked)
             return asked.exchange.status
 
-        def asked_for(text):
+        def named_node(text):
             names.clear()
             self.assertEqual(421, answered(text, X_Tunnel_Proxy_Host="edge-1"), repr(text))
             if not names:
@@ -302,7 +302,7 @@ class EveryEntryTests(World):
             return name
 
         self.assertEqual(0, answered(NAME))
-        self.each(asked_for, BadAuthority, canonical=[NAME])
+        self.each(named_node, BadAuthority, canonical=[NAME])
         names.clear()
         for spelling in (*ADDRESS_SPELLINGS, *SIX_SPELLINGS):
             answered(spelling, X_Tunnel_Proxy_Host="edge-1")
@@ -311,17 +311,17 @@ class EveryEntryTests(World):
     def test_siblings(self):
         """A sibling's report of a node, and the node's name."""
 
-        def said(node, identifiers):
+        def entry_of(node, identifiers):
             fields = {"number": 1, "node": node, "identifiers": identifiers, "draining": False}
             return decode_line(json.dumps(fields).encode())
 
         def identifier(text):
-            has = said("edge-1", item_of(text)).identifiers
+            has = entry_of("edge-1", item_of(text)).identifiers
             (made,) = has.hosts | set(map(str, has.addresses))
             return made
 
         self.each(identifier, BadEntry)
-        self.each(lambda text: said(text, "").node, BadEntry, canonical=[NAME, ADDRESS])
+        self.each(lambda text: entry_of(text, "").node, BadEntry, canonical=[NAME, ADDRESS])
 
     def test_enrolment(self):
         """The holder of a token gets nothing of an enrolled node by another spelling."""

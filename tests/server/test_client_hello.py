@@ -43,9 +43,9 @@ def outcome(*pieces):
     return "more", None
 
 
-def cut(data, places):
-    """Split ``data`` at ``places``."""
-    edges = [0, *sorted(place % (len(data) + 1) for place in places), len(data)]
+def cut(data, positions):
+    """Split ``data`` at ``positions``."""
+    edges = [0, *sorted(position % (len(data) + 1) for position in positions), len(data)]
     return [data[begin:end] for begin, end in pairwise(edges)]
 
 
@@ -84,7 +84,7 @@ class RealTests(SynchronousTestCase):
         """It is complete with its last byte, and not before."""
         flight = client_hello(NAME)
         reader = ClientHelloReader()
-        found = [reader.feed(flight[place : place + 1]) for place in range(len(flight))]
+        found = [reader.feed(flight[position : position + 1]) for position in range(len(flight))]
         self.assertEqual(found[:-1], [None] * (len(flight) - 1))
         self.assertEqual(found[-1].server_name, NAME)
 
@@ -157,7 +157,7 @@ class CraftedTests(SynchronousTestCase):
         self.assertEqual(outcome(records(largest)), ("hello", "edge-1"))
         self.assert_bad(f"after {MAX_FLIGHT} bytes", records(largest, size=4))
 
-    def test_nothing_is_kept_beyond_the_bound(self):
+    def test_buffer_limit(self):
         """However it is sent, a flood is rejected at the limit."""
         reader = ClientHelloReader()
         flood = records(message(extension(21, bytes(MAX_HELLO - 200))), size=1)
@@ -168,11 +168,11 @@ class CraftedTests(SynchronousTestCase):
                 reader.feed(flood[begin : begin + 1000])
         self.assertLess(fed, MAX_FLIGHT + 2000)
 
-    def test_lengths_that_lie(self):
+    def test_wrong_lengths(self):
         """Every length that exceeds its container is detected."""
         good = message(server_name(b"edge-1"))
-        for place in (38, 38 + 33, 38 + 33 + 6):
-            broken = good[:place] + b"\xff" + good[place + 1 :]
+        for position in (38, 38 + 33, 38 + 33 + 6):
+            broken = good[:position] + b"\xff" + good[position + 1 :]
             self.assert_bad("ends within a field", records(broken))
         self.assert_bad("ends within a field", records(message(b"\x00")))
         self.assert_bad("ends within a field", records(message(extension(0, b""))))
@@ -212,9 +212,9 @@ class CuttingTests(SynchronousTestCase):
 
     @settings(deadline=None)
     @given(FLIGHTS, st.lists(st.integers(0, 1 << 17), max_size=20))
-    def test_whole_flights(self, flight, places):
+    def test_whole_flights(self, flight, positions):
         """The result is that of the whole."""
-        self.assertEqual(outcome(*cut(flight, places)), outcome(flight))
+        self.assertEqual(outcome(*cut(flight, positions)), outcome(flight))
 
     @settings(deadline=None)
     @given(
@@ -222,18 +222,18 @@ class CuttingTests(SynchronousTestCase):
         st.lists(st.tuples(st.integers(0, 700), st.integers(0, 255)), max_size=5),
         st.lists(st.integers(0, 700), max_size=10),
     )
-    def test_damaged_flights(self, flight, damages, places):
+    def test_damaged_flights(self, flight, damages, positions):
         """The same with wrong bytes in it; a rejection has the same reason."""
         damaged = bytearray(flight)
-        for place, value in damages:
-            damaged[place % len(damaged)] = value
+        for position, value in damages:
+            damaged[position % len(damaged)] = value
         data = bytes(damaged)
-        self.assertEqual(outcome(*cut(data, places)), outcome(data))
+        self.assertEqual(outcome(*cut(data, positions)), outcome(data))
 
     @settings(deadline=None)
     @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=10))
-    def test_garbage(self, data, places):
+    def test_garbage(self, data, positions):
         """Nothing else is raised, whatever the beginning."""
         for begin in (b"", b"\x16\x03\x01", records(b"\x01" + vector(3, data))[:9]):
-            self.assertEqual(outcome(*cut(begin + data, places)), outcome(begin + data))
+            self.assertEqual(outcome(*cut(begin + data, positions)), outcome(begin + data))
         self.assertIn(outcome(records(b"\x01" + vector(3, data)))[0], ("hello", "bad"))

@@ -129,15 +129,15 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(([], []), (self.reactor.tcpServers, self.reactor.getDelayedCalls()))
         self.assertEqual([True], self.forwarded)
 
-    def test_port_taken(self):
+    def test_port_in_use(self):
         """A port in use ends the process with a message that names the flag."""
 
-        def taken(port, *more):
+        def in_use(port, *more):
             raise CannotListenError("127.0.0.1", port, OSError(98, "Address already in use"))
 
         settings = options("--state-dir", self.state).settings
         server = command.build(self.reactor, settings)
-        self.reactor.listenTCP = taken
+        self.reactor.listenTCP = in_use
         error = self.assertRaises(SystemExit, server.startService)
         self.assertIn("--meta-port", str(error))
         self.assertNotIn("\n", str(error))
@@ -236,7 +236,7 @@ class CommandTests(SynchronousTestCase):
         [warning] = self.warnings
         self.assertIn("--insecure-port: everybody who can connect to 192.0.2.1 port 10264", warning)
 
-    def ask_silent_kubelet(self, *arguments):
+    def request_silent_kubelet(self, *arguments):
         """Start a server, and send a request to a silent kubelet; return the connection."""
         registries = []
 
@@ -257,7 +257,7 @@ class CommandTests(SynchronousTestCase):
 
     def test_response_timeout(self):
         """A kubelet has the time of --response-timeout."""
-        caller = self.ask_silent_kubelet("--response-timeout", "7s")
+        caller = self.request_silent_kubelet("--response-timeout", "7s")
         for seconds, answered in ((6, False), (2, True)):
             self.reactor.pass_time(seconds)
             caller.turn()
@@ -266,7 +266,7 @@ class CommandTests(SynchronousTestCase):
 
     def test_no_response_timeout(self):
         """With --response-timeout 0 it has unlimited time."""
-        caller = self.ask_silent_kubelet("--response-timeout", "0")
+        caller = self.request_silent_kubelet("--response-timeout", "0")
         for _ in range(20):
             self.reactor.pass_time(10, step=5)
             caller.turn()
@@ -338,11 +338,11 @@ class MakeServiceTests(SynchronousTestCase):
     def test_revoke(self):
         """--revoke-node revokes, reports it, and exits with status 0."""
         self.enroll()
-        said = []
-        with mock.patch.object(builtins, "print", said.append):
+        printed = []
+        with mock.patch.object(builtins, "print", printed.append):
             self.assertEqual(0, self.make("--revoke-node", "edge-1"))
             self.assertEqual(0, self.make("--revoke-node", "edge-9"))
-        first, second = said
+        first, second = printed
         self.assertEqual("node edge-1 is revoked", first)
         self.assertIn("node edge-9 was not enrolled", second)
 
@@ -386,9 +386,9 @@ class SubjectTests(SynchronousTestCase):
     def test_firewall(self):
         """Firewall rules are included if the server creates any: not in the standalone mode."""
         self.assertIsNone(command.subject(options().settings).own_lines)
-        for given, has_rules in ((), True), (("--enable-iptables=false",), False):
+        for flags, has_rules in ((), True), (("--enable-iptables=false",), False):
             in_cluster = Options()
-            in_cluster.parseOptions(["--kube-config=config", *given])
+            in_cluster.parseOptions(["--kube-config=config", *flags])
             found = command.subject(in_cluster.settings)
             self.assertEqual(has_rules, found.own_lines is not None)
             self.assertEqual("yurttunnel", found.own_table)

@@ -154,7 +154,7 @@ class ListenTests(SynchronousTestCase):
         self.listen(f"ssl:9443:privateKey={pem}:caCerts={pem}")
         self.assertIsInstance(self.reactor.tcpServers[0][1], TLSMemoryBIOFactory)
 
-    def test_tls_with_files_keeps_nodes_out(self):
+    def test_tls_with_files_rejects_nodes(self):
         """Whatever the authorities, a node's certificate gives no access to other nodes."""
         issuer = Issuer.make(self)
         own = issuer.server()

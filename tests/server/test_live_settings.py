@@ -30,7 +30,7 @@ class LiveSettingsTests(SynchronousTestCase):
         """Change the settings."""
         return Deferred.fromCoroutine(self.live.apply(replace(self.live.current, **values)))
 
-    def test_everybody_who_follows_is_told_in_turn(self):
+    def test_subscribers_are_called_in_order(self):
         """``current`` is the latest change."""
         self.assertIs(self.first, self.live.current)
         self.live.follow(lambda now: self.used.append(("first", now.drain_timeout)))
@@ -39,7 +39,7 @@ class LiveSettingsTests(SynchronousTestCase):
         self.assertEqual([("first", 7.0), ("second", 7.0)], self.used)
         self.assertEqual(7.0, self.live.current.drain_timeout)
 
-    def test_who_refuses_keeps_the_others_from_it(self):
+    def test_rejected_change(self):
         """Then nothing changes."""
 
         async def refuse(now):

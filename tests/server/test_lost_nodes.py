@@ -25,7 +25,7 @@ from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.wire.codes import Code
 
 
-def told(lost: LostNodes) -> list[LostNode]:
+def listed(lost: LostNodes) -> list[LostNode]:
     """Return the lost nodes, without the pauses."""
     return [each for each in lost.newest_first() if each is not None]
 
@@ -41,47 +41,47 @@ class LostNodesTests(SynchronousTestCase):
         self.history = NodeHistory(self.clock, max_nodes=3)
         self.lost = LostNodes(self.registry, self.history, nothing_expected())
 
-    def come(self, name: str) -> FakeSession:
+    def connect(self, name: str) -> FakeSession:
         """Connect a node."""
         session = FakeSession(name)
         self.registry.add(session)
         return session
 
-    def go(self, session: FakeSession, reason: str) -> None:
+    def disconnect(self, session: FakeSession, reason: str) -> None:
         """End its session."""
         self.registry.remove(session)
         self.lost.session_ended(session.node, reason)
 
     def names(self) -> list[str]:
         """Return the names of the lost nodes."""
-        return [lost.node for lost in told(self.lost)]
+        return [lost.node for lost in listed(self.lost)]
 
     def test_lost(self) -> None:
         """A node that has gone is lost, with time and reason, until it is back."""
-        session = self.come("edge-1")
+        session = self.connect("edge-1")
         self.assertEqual([], self.names())
-        self.go(session, "silent")
-        [lost] = told(self.lost)
+        self.disconnect(session, "silent")
+        [lost] = listed(self.lost)
         self.assertEqual(("edge-1", 1000, "silent"), (lost.node, lost.last_seen, lost.reason))
-        self.come("edge-1")
+        self.connect("edge-1")
         self.assertEqual([], self.names())
 
     def test_replaced(self) -> None:
         """The end of a replaced session does not make a node lost."""
-        first = self.come("edge-1")
-        self.come("edge-1")
-        self.go(first, "replaced")
+        first = self.connect("edge-1")
+        self.connect("edge-1")
+        self.disconnect(first, "replaced")
         self.assertEqual([], self.names())
 
     def test_at_a_sibling(self) -> None:
         """A node of a sibling is not lost until the sibling loses it, too."""
-        session, remote = self.come("edge-1"), FakeSession("edge-1")
+        session, remote = self.connect("edge-1"), FakeSession("edge-1")
         self.registry.add_remote(remote)
-        self.go(session, "silent")
+        self.disconnect(session, "silent")
         self.assertEqual([], self.names())
         self.clock.advance(500)
         self.registry.remove_remote(remote)
-        [lost] = told(self.lost)
+        [lost] = listed(self.lost)
         self.assertEqual(("edge-1", 1500), (lost.node, lost.last_seen))
         self.assertIn("by another server", lost.reason)
 
@@ -89,12 +89,12 @@ class LostNodesTests(SynchronousTestCase):
         """A node that a sibling has lost is not lost while it is here; its reason is then our
         own.
         """
-        session, remote = self.come("edge-1"), FakeSession("edge-1")
+        session, remote = self.connect("edge-1"), FakeSession("edge-1")
         self.registry.add_remote(remote)
         self.registry.remove_remote(remote)
         self.assertEqual([], self.names())
-        self.go(session, "silent")
-        self.assertEqual(["silent"], [lost.reason for lost in told(self.lost)])
+        self.disconnect(session, "silent")
+        self.assertEqual(["silent"], [lost.reason for lost in listed(self.lost)])
 
     def test_at_siblings_only(self) -> None:
         """A node that only siblings had is lost when the last of them loses it."""
@@ -104,15 +104,15 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.remove_remote(first)
         self.assertEqual([], self.names())
         self.registry.remove_remote(second)
-        [lost] = told(self.lost)
+        [lost] = listed(self.lost)
         self.assertEqual(1000, lost.last_seen)
 
     def test_it_is_bounded(self) -> None:
         """The most recently lost nodes are kept, the last one first."""
         for name in ("a", "b", "c", "d"):
-            self.go(self.come(name), "silent")
+            self.disconnect(self.connect(name), "silent")
         self.assertEqual(["d", "c", "b"], self.names())
-        self.go(self.come("b"), "again")
+        self.disconnect(self.connect("b"), "again")
         self.assertEqual(["b", "d", "c"], self.names())
 
 
@@ -131,10 +131,10 @@ class ClusterTests(SynchronousTestCase):
 
     def test_never_seen(self) -> None:
         """Edge nodes that have not connected yet are reported, once the cache has synced."""
-        self.assertEqual([], told(self.lost))
+        self.assertEqual([], listed(self.lost))
         self.informers.complete()
         self.registry.add(FakeSession("edge-1"))
-        [lost] = told(self.lost)
+        [lost] = listed(self.lost)
         self.assertEqual(("edge-2", None), (lost.node, lost.last_seen))
         self.assertIn("no agent of it has connected", lost.reason)
 
@@ -147,7 +147,7 @@ class ClusterTests(SynchronousTestCase):
         found = list(self.lost.newest_first())
         self.assertGreater(found.count(None), 1000 / ITEMS_PER_PIECE)
         self.assertLess(found.count(None), 3 * 1000 / ITEMS_PER_PIECE)
-        self.assertNotIn("there-7", [each.node for each in told(self.lost)])
+        self.assertNotIn("there-7", [each.node for each in listed(self.lost)])
 
     def test_deleted(self) -> None:
         """A node that was deleted from the cluster is not lost."""
@@ -156,9 +156,9 @@ class ClusterTests(SynchronousTestCase):
         self.registry.add(session)
         self.registry.remove(session)
         self.lost.session_ended("edge-1", "silent")
-        self.assertEqual(["edge-1", "edge-2"], [lost.node for lost in told(self.lost)])
+        self.assertEqual(["edge-1", "edge-2"], [lost.node for lost in listed(self.lost)])
         self.informers.delete(NODES, "edge-1")
-        self.assertEqual(["edge-2"], [lost.node for lost in told(self.lost)])
+        self.assertEqual(["edge-2"], [lost.node for lost in listed(self.lost)])
 
 
 class EnrolledTests(SynchronousTestCase):
@@ -189,7 +189,7 @@ class EnrolledTests(SynchronousTestCase):
         """An enrolled node that has not connected is reported, with the time of its enrolment."""
         self.enrol("edge-22")
         self.registry.add(FakeSession("edge-1"))
-        [lost] = told(self.lost)
+        [lost] = listed(self.lost)
         self.assertEqual(("edge-22", None), (lost.node, lost.last_seen))
         self.assertIn("enrolled on 2026-11-23 04:05 UTC", lost.reason)
         self.assertEqual(lost, self.lost.get("edge-22"))
@@ -206,7 +206,7 @@ class EnrolledTests(SynchronousTestCase):
         self.revocations.refresh()
         self.registry.remove(session)
         self.lost.session_ended("edge-1", "revoked")
-        self.assertEqual([], told(self.lost))
+        self.assertEqual([], listed(self.lost))
 
     def test_of_another_server(self) -> None:
         """A node that was enrolled at another server is lost, too, once it was connected here."""
@@ -214,7 +214,7 @@ class EnrolledTests(SynchronousTestCase):
         self.registry.add(session)
         self.registry.remove(session)
         self.lost.session_ended("edge-9", "silent")
-        self.assertEqual(["edge-9", "edge-1"], [lost.node for lost in told(self.lost)])
+        self.assertEqual(["edge-9", "edge-1"], [lost.node for lost in listed(self.lost)])
 
 
 class ReasonTests(ListenerTests):
@@ -223,8 +223,8 @@ class ReasonTests(ListenerTests):
     def setUp(self) -> None:
         """Listen."""
         super().setUp()
-        self.told: list[tuple[str, str]] = []
-        self.listener.on_ended.append(lambda node, reason: self.told.append((node, reason)))
+        self.reported: list[tuple[str, str]] = []
+        self.listener.on_ended.append(lambda node, reason: self.reported.append((node, reason)))
 
     def test_an_agent_that_stops(self) -> None:
         """A drained session was ended gracefully by its agent."""
@@ -234,25 +234,25 @@ class ReasonTests(ListenerTests):
         self.network.settle()
         self.clock.pump([0.25] * 8)
         self.network.settle()
-        [(node, reason)] = self.told
+        [(node, reason)] = self.reported
         self.assertEqual("edge-1", node)
         self.assertIn("the agent has left cleanly", reason)
         self.assertIn("GOING_AWAY", reason)
 
     def test_interrupted(self) -> None:
         """A lost connection is reported with its reason, although the session waits."""
-        told: list[tuple[str, str]] = []
-        self.listener.on_interrupted.append(lambda node, reason: told.append((node, reason)))
+        reported: list[tuple[str, str]] = []
+        self.listener.on_interrupted.append(lambda node, reason: reported.append((node, reason)))
         self.connected()
         self.network.cut()
-        [(node, reason)] = told
+        [(node, reason)] = reported
         self.assertEqual("edge-1", node)
         self.assertIn("the connection was lost: ", reason)
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.reported)
 
     def test_another_end(self) -> None:
         """Otherwise the reason is that of the session's end."""
         agent = self.connected()
         agent.session.close(Code.PROTOCOL, "that is no frame")
         self.network.settle()
-        self.assertEqual([("edge-1", "that is no frame (PROTOCOL)")], self.told)
+        self.assertEqual([("edge-1", "that is no frame (PROTOCOL)")], self.reported)

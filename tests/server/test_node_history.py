@@ -148,7 +148,7 @@ class HistoryFileTests(SynchronousTestCase):
         self.assertGreater(len(known), 10)
         self.stop(kept)
 
-    def test_a_file_that_is_none(self) -> None:
+    def test_a_malformed_file(self) -> None:
         """A malformed file is replaced, whatever its contents."""
         good = '{"written": 1.0}\n'
         for content in (

@@ -94,7 +94,7 @@ class NodePageTests(SynchronousTestCase):
         )
         json.dumps(shown)
 
-    def test_a_node_that_is_gone(self) -> None:
+    def test_disconnected_node(self) -> None:
         """Its history is reported; an unknown node has no page."""
         self.history.lost("c", "silent")
         shown = self.page.show_one("c")

@@ -55,7 +55,7 @@ class NodeViewTests(SynchronousTestCase):
         self.assertEqual([[HOSTILE, "0 s ago"]], page.rows["disconnections"])
         self.assertTrue(page.text.startswith("edge-1: yurttunnel-server on "))
 
-    def test_a_node_that_is_gone(self) -> None:
+    def test_disconnected_node(self) -> None:
         """It is lost, with time and reason."""
         self.history.lost("edge-1", "silent")
         page = self.status.render(one="edge-1")

@@ -128,7 +128,7 @@ class SettingsTests(SynchronousTestCase):
         self.assertEqual(parse("--bind-address=::").insecure_address, "::1")
         self.assertEqual(parse("--bind-address=192.0.2.1").insecure_address, "127.0.0.1")
 
-    def test_streams_wait_for_the_whole_resume_window(self):
+    def test_return_grace(self):
         """Whatever has ended the connection, unless --return-grace is set for resets."""
         self.assertEqual(parse("--resume-window=0").return_grace, 0)
         self.assertEqual(parse("--resume-window=2m").return_grace, 120.0)
@@ -424,7 +424,7 @@ class CompatibilityTests(SynchronousTestCase):
             ],
         )
 
-    def test_flags_that_are_not_given_cause_no_warning(self):
+    def test_absent_flags_cause_no_warning(self):
         """The minimal command line causes none."""
         parse()
         self.assertEqual(self.warned(), [])

@@ -21,7 +21,7 @@ def settings(*arguments):
     return options.settings
 
 
-def led(*arguments):
+def targets_of(*arguments):
     """Return the targets of redirected connections for a command line."""
     parsed = settings(*arguments)
     return redirect_targets(parsed, parsed.mode.steering)
@@ -32,7 +32,7 @@ class ListenersTests(SynchronousTestCase):
 
     def test_one_address(self):
         """The other family is redirected to its loopback address."""
-        found = led("--bind-address=192.0.2.1", "--insecure-bind-address=192.0.2.2")
+        found = targets_of("--bind-address=192.0.2.1", "--insecure-bind-address=192.0.2.2")
         self.assertEqual(
             {
                 4: Listeners(
@@ -45,7 +45,7 @@ class ListenersTests(SynchronousTestCase):
 
     def test_every_address(self):
         """Then no address is named (defect F6: yurttunnel 1.2 redirected to 0.0.0.0)."""
-        found = led("--passthrough-port=10261")
+        found = targets_of("--passthrough-port=10261")
         self.assertEqual(Target(None, 10263), found[4].secure)
         self.assertEqual(Target(None, 10261), found[4].passthrough)
         self.assertEqual(Target(ip_address("127.0.0.1"), 10264), found[4].insecure)
@@ -54,7 +54,7 @@ class ListenersTests(SynchronousTestCase):
 
     def test_every_address_of_both_families(self):
         """One listener on :: accepts both."""
-        found = led("--bind-address=::")
+        found = targets_of("--bind-address=::")
         self.assertEqual(Target(None, 10263), found[4].secure)
         self.assertEqual(Target(None, 10263), found[6].secure)
         self.assertEqual(Target(ip_address("127.0.0.1"), 10264), found[4].insecure)
@@ -80,7 +80,7 @@ class OtherAddressesTests(SynchronousTestCase):
         other_family_addresses(settings(), "2001:db8::1")
         self.assertEqual([("127.0.0.1", 0)], bound)
 
-    def test_nothing_is_led_here(self):
+    def test_nothing_is_redirected(self):
         """Then one listener suffices."""
         for off in (
             settings("--enable-iptables=false"),

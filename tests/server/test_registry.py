@@ -43,7 +43,7 @@ class FindTests(SynchronousTestCase):
         self.assert_nobody_serves("edge-2")
         self.assert_nobody_serves("")
 
-    def test_a_node_is_found_by_its_name_whatever_its_identifiers_say(self):
+    def test_a_node_is_found_by_its_name(self):
         """The name in the certificate is always claimed."""
         self.assertIs(self.add("edge-1", hosts=["other"]), self.registry.find("edge-1"))
 
@@ -235,7 +235,7 @@ class AddAndRemoveTests(SynchronousTestCase):
             "no agent is connected for edge-9, and none has been since this server started",
         )
 
-    def test_the_error_of_a_node_that_has_gone(self):
+    def test_the_error_of_a_disconnected_node(self):
         """The message says when it was last seen, by whatever identifier it is requested."""
         session = FakeSession("edge-1", addresses=["2001:db8::1"])
         self.registry.add(session)
@@ -250,7 +250,7 @@ class AddAndRemoveTests(SynchronousTestCase):
                 "it was last seen 42 s ago (1970-01-12T13:46:40Z)",
             )
 
-    def test_few_departures_are_remembered(self):
+    def test_limit_of_last_seen_nodes(self):
         """Above the limit the oldest are forgotten."""
         for number in range(6):
             session = FakeSession(f"edge-{number}")
@@ -318,7 +318,7 @@ class RemoteTests(SynchronousTestCase):
         self.direct("edge-1", hosts=["edge-2"])
         self.assertIs(remote, self.registry.find("edge-2"))
 
-    def test_another_way_while_the_agent_is_away(self):
+    def test_another_route_while_the_agent_is_disconnected(self):
         """A sibling that is connected to the node serves while the own session waits for it."""
         remote, direct = self.remote(), self.direct()
         direct.connected = False
@@ -382,7 +382,7 @@ class RemoteTests(SynchronousTestCase):
         self.direct()
         self.assertEqual(1, self.registry.remote_nodes)
 
-    def test_another_way(self):
+    def test_another_route(self):
         """Another route to a node leads to the same node, and is a draining one only if all are."""
         first = self.remote(addresses=["192.0.2.1"])
         self.assertIsNone(self.registry.find_another(first))

@@ -8,14 +8,14 @@ from yurttunnel.server.request_ids import RequestIds
 class RequestIdsTests(SynchronousTestCase):
     """``RequestIds`` creates request ids."""
 
-    def test_ids_differ_within_a_process_and_between_processes(self):
+    def test_unique_ids(self):
         """Each has a counter, and a prefix of the process."""
         ids = RequestIds()
         made = {ids.make() for _ in range(100)} | {RequestIds().make() for _ in range(100)}
         self.assertEqual(len(made), 200)
         self.assertEqual(RequestIds("abc").make(), "abc-1")
 
-    def test_sane_ids_of_callers_are_taken_over(self):
+    def test_valid_ids_of_callers(self):
         """One id of printable characters is used."""
         self.assertEqual(RequestIds("p").from_caller([b"audit-0a:7/b"]), "audit-0a:7/b")
 

@@ -49,31 +49,31 @@ class Session:
     """A session that ends when the test says so."""
 
     def __init__(self):
-        self.gone = Deferred()
+        self.end = Deferred()
 
     def ended(self):
         """Return a ``Deferred`` that fires at the end."""
-        return self.gone
+        return self.end
 
 
 class Holder:
     """Holds sessions, and records calls."""
 
     def __init__(self):
-        self.held = []
-        self.asked = []
+        self.open_sessions = []
+        self.calls = []
 
     def sessions(self):
         """Return those set by the test."""
-        return self.held
+        return self.open_sessions
 
     def drain(self, text):
         """Record it."""
-        self.asked.append(text)
+        self.calls.append(text)
 
     def close_sessions(self, code, text):
         """Record it."""
-        self.asked.append((code, text))
+        self.calls.append((code, text))
 
 
 class ServiceTests(ListenerTests):
@@ -84,7 +84,7 @@ class ServiceTests(ListenerTests):
         super().setUp()
         self.happened = []
         self.ports = []
-        self.taken = False
+        self.in_use = False
         self.caller = Caller(self.happened)
         self.siblings = Holder()
         self.service = ServerService(
@@ -109,7 +109,7 @@ class ServiceTests(ListenerTests):
 
     def forward(self):
         """Bind the second port, unless it is in use."""
-        if self.taken:
+        if self.in_use:
             raise CannotListen("--forward", "another process listens there")
         return self.listen("forward")()
 
@@ -131,7 +131,7 @@ class ServiceTests(ListenerTests):
 
     def test_none(self):
         """If one cannot be bound the others are closed, and the message is passed on."""
-        self.taken = True
+        self.in_use = True
         error = self.assertRaises(SystemExit, self.service.startService)
         self.assertEqual("--forward: another process listens there", str(error))
         self.assertEqual(["agents closes"], self.happened)
@@ -181,34 +181,34 @@ class ServiceTests(ListenerTests):
         for ends in (True, False):
             self.service.startService()
             session = Session()
-            self.siblings.held = [session]
-            self.siblings.asked.clear()
+            self.siblings.open_sessions = [session]
+            self.siblings.calls.clear()
             stopped = self.stop()
             self.close_ports()
-            self.assertEqual(["the server is about to stop"], self.siblings.asked)
+            self.assertEqual(["the server is about to stop"], self.siblings.calls)
             self.network.pass_time(DRAIN_TIMEOUT - 0.5)
             self.assertNoResult(stopped)
             if ends:
-                session.gone.callback(None)
+                session.end.callback(None)
             self.network.pass_time(1)
             self.successResultOf(stopped)
             end = (Code.GOING_AWAY, "the server has stopped")
-            self.assertEqual(["the server is about to stop", end], self.siblings.asked)
+            self.assertEqual(["the server is about to stop", end], self.siblings.calls)
             self.ports.clear()
 
     def test_callers_that_drain(self):
         """After the last stream callers have time to read their responses."""
         self.service.startService()
         user = self.stream(self.connected())
-        taken = Deferred()
-        self.caller.drained = [taken]
+        read = Deferred()
+        self.caller.drained = [read]
         stopped = self.stop()
         self.close_ports()
         self.network.pass_time(DRAIN_TIMEOUT / 2)
         user.transport.abortConnection()
         self.network.pass_time(DRAIN_TIMEOUT / 2 - 1)
         self.assertNoResult(stopped)
-        taken.callback(None)
+        read.callback(None)
         self.network.pass_time(1)
         self.successResultOf(stopped)
 

@@ -53,26 +53,28 @@ class GreetingTests(SynchronousTestCase):
         """Users get the page, the file, and a command that an agent accepts unchanged."""
         screen = io.StringIO()
         self.assertEqual([], self.print_startup_message(screen))
-        said = screen.getvalue()
-        self.assertIn(PAGE, said)
-        self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
-        [line] = [each for each in said.splitlines() if "yurttunnel agent" in each]
+        output = screen.getvalue()
+        self.assertIn(PAGE, output)
+        self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), output)
+        [line] = [each for each in output.splitlines() if "yurttunnel agent" in each]
         variable, _, *command = shlex.split(line)
         name, _, value = variable.partition("=")
         own = {"NODE_NAME": "edge-1", "NODE_IP": "192.0.2.7", "HOME": "/home/me", name: value}
         agent = AgentOptions(own)
         agent.parseOptions(command[1:])
         self.assertEqual((("203.0.113.10", 10262),), agent.settings.servers)
-        given = JoinToken.parse(agent.settings.mode.join_token)
-        self.assertEqual(self.file.read(), given)
+        token = JoinToken.parse(agent.settings.mode.join_token)
+        self.assertEqual(self.file.read(), token)
 
     def test_log(self) -> None:
         """Without a terminal the message names the file, without its contents."""
-        [said] = self.print_startup_message(None)
-        self.assertIn(PAGE, said)
-        self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), said)
-        self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", said)
-        self.assertNotIn(self.file.read().secret, said)
+        [output] = self.print_startup_message(None)
+        self.assertIn(PAGE, output)
+        self.assertIn(str(self.directory.path.absolute() / JOIN_TOKEN_FILE), output)
+        self.assertIn(
+            "yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", output
+        )
+        self.assertNotIn(self.file.read().secret, output)
 
     def test_private_address(self) -> None:
         """Nodes elsewhere may know this machine by another address: the message has the remedy."""
@@ -85,8 +87,8 @@ class GreetingTests(SynchronousTestCase):
             screen = io.StringIO()
             self.print_startup_message(screen)
             self.assertIn(f"\n{address} {doubt}\n", screen.getvalue())
-            [said] = self.print_startup_message(None)
-            self.assertTrue(said.endswith(f"; {address} {doubt}"), said)
+            [output] = self.print_startup_message(None)
+            self.assertTrue(output.endswith(f"; {address} {doubt}"), output)
 
     def test_address_without_doubt(self) -> None:
         """A public or configured address needs no remark."""
@@ -100,15 +102,15 @@ class GreetingTests(SynchronousTestCase):
             self.find(address, *flags)
             screen = io.StringIO()
             self.print_startup_message(screen)
-            [said] = self.print_startup_message(None)
-            self.assertIn("yurttunnel agent", said)
-            self.assertNotIn("private", screen.getvalue() + said)
+            [output] = self.print_startup_message(None)
+            self.assertIn("yurttunnel agent", output)
+            self.assertNotIn("private", screen.getvalue() + output)
 
     def test_no_token(self) -> None:
         """A file that others can read is not shown, and the problem is reported."""
         path = self.directory.path / JOIN_TOKEN_FILE
         path.chmod(0o644)
         screen = io.StringIO()
-        [said] = self.print_startup_message(screen)
+        [output] = self.print_startup_message(screen)
         self.assertEqual("", screen.getvalue())
-        self.assertIn("chmod 0600 it", said)
+        self.assertIn("chmod 0600 it", output)

@@ -90,15 +90,15 @@ class ConnectTestCase(SynchronousTestCase):
 
 
 class PlainHalf:
-    """The transport below TLS: a socket; ``taken`` is whether its caller has read everything."""
+    """The transport below TLS: a socket; ``all_read`` is whether its caller has read everything."""
 
     def __init__(self):
-        self.taken = True
+        self.all_read = True
 
     def getHandle(self):
         """Return a socket with pending data for the peer, or without."""
         self.own, self.peer = socket.socketpair()
-        if not self.taken:
+        if not self.all_read:
             self.own.send(b"x")
         return self.own
 

@@ -22,7 +22,7 @@ from yurttunnel.server.frontends.admission import Identity, Permissions, parse_p
 class ParseTests(SynchronousTestCase):
     """The values of ``--allow-connect``."""
 
-    def test_each_way_to_know_somebody(self):
+    def test_each_kind_of_identity(self):
         """A name may contain any characters, and equivalent identities are equal."""
         for text, identity in (
             ("certificate:kube-apiserver", Identity("certificate", "kube-apiserver")),
@@ -46,7 +46,7 @@ class ParseTests(SynchronousTestCase):
             permission = parse_permission(f"user:0={text}")
             self.assertEqual(target, (permission.node, permission.host, permission.port))
 
-    def test_what_is_none(self):
+    def test_malformed_permissions(self):
         """Each error has the reason and the syntax."""
         for text, problem in (
             ("user:0", "is not a permission"),
@@ -117,7 +117,7 @@ class AdmissionTestCase(ConnectTestCase):
         self.lines = []
         self.factory.audit = Audit(self.reactor, self.lines.append)
 
-    def assert_let_through(self, *targets):
+    def assert_dialed(self, *targets):
         """Check that all of these are dialed."""
         for target in targets:
             before = len(self.session.dials)
@@ -139,7 +139,7 @@ class AdmissionTests(AdmissionTestCase):
     def test_only_what_is_named(self):
         """Another port, another host, another node: each is rejected."""
         self.allow("address:127.0.0.1=edge-1/edge-1:10250")
-        self.assert_let_through("edge-1:10250")
+        self.assert_dialed("edge-1:10250")
         self.assert_refused(
             "edge-1:22",
             ("127.0.0.1:10250", "X-Tunnel-Proxy-Host: edge-1"),
@@ -159,49 +159,49 @@ class AdmissionTests(AdmissionTestCase):
     def test_others_from_now_on(self):
         """Replaced permissions apply to later calls."""
         self.allow("address:127.0.0.1=edge-1/*:10250")
-        self.assert_let_through("edge-1:10250")
+        self.assert_dialed("edge-1:10250")
         (gate,) = self.factory.gates
         gate.permissions = [parse_permission("address:127.0.0.1=edge-1/*:22")]
         self.assert_refused("edge-1:10250")
-        self.assert_let_through("edge-1:22")
+        self.assert_dialed("edge-1:22")
 
     def test_no_permission_at_all(self):
         """Without permissions everyone who can connect reaches everything."""
         self.allow()
-        self.assert_let_through("edge-1:10250", "edge-1:22")
+        self.assert_dialed("edge-1:10250", "edge-1:22")
 
     def test_any(self):
         """A star matches every node, host or port; one of several permissions suffices."""
         self.allow("address:127.0.0.1=edge-2/*:*", "address:127.0.0.1=*/*:10250")
-        self.assert_let_through("edge-1:10250", "192.0.2.1:10250")
+        self.assert_dialed("edge-1:10250", "192.0.2.1:10250")
         self.assert_refused("edge-1:10255")
 
     def test_a_node_by_another_name(self):
         """The name of the node that serves an address counts, not the address."""
         self.allow("address:127.0.0.1=edge-1/*:*")
-        self.assert_let_through("192.0.2.1:80", ("10.0.0.1:80", "X-Tunnel-Proxy-Host: 192.0.2.1"))
+        self.assert_dialed("192.0.2.1:80", ("10.0.0.1:80", "X-Tunnel-Proxy-Host: 192.0.2.1"))
         self.allow("address:127.0.0.1=192.0.2.1/*:*")
         self.assert_refused("192.0.2.1:80", "edge-1:80")
 
-    def test_nodes_that_are_away(self):
+    def test_disconnected_nodes(self):
         """A permitted caller learns that the node is away, others do not."""
         self.allow("address:127.0.0.1=edge-9/*:*")
         self.assert_answer(self.open(connect("edge-9:80")), 503, "no agent is connected")
         self.assert_refused("edge-8:80")
 
-    def test_what_is_told_and_written(self):
+    def test_response_and_audit_record(self):
         """The response and the audit log have identity, target, and flag."""
         self.allow("address:127.0.0.1=edge-1/*:80")
         connection = self.open(connect("edge-1:22"))
         connection.turns()
-        said = (
+        text = (
             "address:127.0.0.1 may not reach edge-1/edge-1:22: no --allow-connect of the server"
             " permits it"
         )
-        self.assertTrue(connection.sent.startswith(f"HTTP/1.1 403 {said}\r\n".encode()))
+        self.assertTrue(connection.sent.startswith(f"HTTP/1.1 403 {text}\r\n".encode()))
         (line,) = map(json.loads, self.lines)
-        told = [line[key] for key in ("result", "status", "node", "destination", "reason")]
-        self.assertEqual(told, ["refused", 403, "edge-1", "edge-1:22", said])
+        record = [line[key] for key in ("result", "status", "node", "destination", "reason")]
+        self.assertEqual(record, ["refused", 403, "edge-1", "edge-1:22", text])
 
 
 class GateTests(AdmissionTestCase):
@@ -211,13 +211,13 @@ class GateTests(AdmissionTestCase):
         """Gates are called in order, with identity and target; the first rejection counts."""
         seen = []
 
-        def ask(call):
+        def gate(call):
             seen.append((call.kind, call.flag, call.node, call.serving_node, call.host, call.port))
             raise RequestFailed(451, "not from here")
 
         self.allow("address:127.0.0.1=*/*:10250")
         self.factory.flag = "--connect-endpoint tcp:8133"
-        self.factory.gates = (*self.factory.gates, SimpleNamespace(admit=ask))
+        self.factory.gates = (*self.factory.gates, SimpleNamespace(admit=gate))
         self.assert_refused("edge-1:22")
         self.assertEqual([], seen)
         self.assert_answer(self.open(connect("192.0.2.1:10250")), 451, "not from here")
@@ -253,7 +253,7 @@ class CertificateTests(AdmissionTestCase):
     def test_the_name_counts(self):
         """The address of a caller with a certificate does not count."""
         self.allow("certificate:jane=edge-1/*:80", "address:127.0.0.1=edge-1/*:*")
-        self.assert_let_through("edge-1:80")
+        self.assert_dialed("edge-1:80")
         connection = self.open(connect("edge-1:81"))
         connection.turns()
         self.assertIn(b" 403 certificate:jane may not reach edge-1/edge-1:81: ", connection.sent)

@@ -43,24 +43,24 @@ class DrainTests(SynchronousTestCase):
         """Open a connection."""
         return MemoryConnection(self.reactor).open(Asking(self.factory))
 
-    def test_who_has_asked_for_nothing(self):
+    def test_idle_caller(self):
         """A connection without a request is closed at once, one that waits for a stream is not."""
-        gone = self.factory.drain()
+        drained = self.factory.drain()
         self.assertTrue(self.idle.aborted)
         self.assertFalse(self.asking.aborted)
-        self.assertNoResult(gone)
+        self.assertNoResult(drained)
         self.asking.break_off(ConnectionError())
-        self.successResultOf(gone)
+        self.successResultOf(drained)
 
-    def test_who_has_had_a_stream(self):
+    def test_caller_after_its_stream(self):
         """After the end of a stream its caller may still have data to read."""
-        gone = self.factory.drain()
+        drained = self.factory.drain()
         self.session.dials[0].succeed(greeting=b"hello")
         far = self.session.dials[0].far
         far.loseWriteConnection()
         self.asking.receive_end()
         self.assertIsNone(self.asking.protocol.stream)
-        self.assertNoResult(gone)
+        self.assertNoResult(drained)
         self.asking.turn()
         self.assertEqual(self.asking.sent, b"hello")
-        self.successResultOf(gone)
+        self.successResultOf(drained)

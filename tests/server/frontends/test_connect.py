@@ -16,7 +16,7 @@ from yurttunnel.wire.codes import Code
 class EstablishTests(ConnectTestCase):
     """A CONNECT that succeeds."""
 
-    def test_the_destination_is_asked_of_the_node(self):
+    def test_the_session_gets_the_destination(self):
         """Host, port, timeout and request id reach the session; there is no response yet."""
         connection = self.open(connect("edge-1:10250", "X-Request-Id: audit-7"))
         connection.turns()
@@ -63,7 +63,7 @@ class EstablishTests(ConnectTestCase):
         connection.turn()
         self.assertEqual(connection.segments, [ESTABLISHED, b"SSH-2.0-edge\r\n"])
 
-    def test_joining_costs_no_further_turn(self):
+    def test_joining_takes_no_further_iteration(self):
         """The stream is attached in the same iteration in which the 200 is sent."""
         connection = self.open(connect())
         target = self.session.dials[0].succeed()
@@ -105,7 +105,7 @@ class EstablishTests(ConnectTestCase):
         """``Content-Length: 0`` is accepted."""
         self.join(connect("edge-1:80", "Content-Length: 0"))
 
-    def test_bytes_go_both_ways(self):
+    def test_both_directions(self):
         """After the response the connection is the target's."""
         connection, target = self.join()
         connection.receive(b"question")
@@ -126,7 +126,7 @@ class EstablishTests(ConnectTestCase):
         self.assertEqual(connection.sent, b"answer")
         self.assertIsInstance(connection.closed_with, ConnectionDone)
 
-    def test_half_close_behind_the_head(self):
+    def test_half_close_after_the_head(self):
         """A caller that closes its direction after its head gets the 200 and what follows."""
         connection = self.open(connect(), HalfClosingConnection)
         connection.receive_end()

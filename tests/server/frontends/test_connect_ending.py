@@ -47,50 +47,50 @@ class DrainTests(ConnectTestCase):
         far = self.session.dials[0].far
         far.write(b"x" * 60_000)
         far.loseWriteConnection()
-        gone = self.drain()
+        drained = self.drain()
         self.assertIsNone(connection.protocol._user.stream)
-        self.assertNoResult(gone)
+        self.assertNoResult(drained)
         connection.turns()
         self.assertEqual(connection.sent, b"x" * 60_000)
-        self.successResultOf(gone)
+        self.successResultOf(drained)
 
     def test_every_wait(self):
         """All of its waiters are notified."""
         connection, _ = self.join()
         waits = [self.drain(), self.drain()]
         connection.break_off(ConnectionLost())
-        for gone in waits:
-            self.successResultOf(gone)
+        for drained in waits:
+            self.successResultOf(drained)
 
-    def test_callers_that_want_nothing_yet(self):
+    def test_callers_without_a_request(self):
         """Connections without a byte of a head are closed, others get their response."""
         silent, begun, dialing = self.open(), self.open(connect()[:9]), self.open(connect())
-        gone = self.drain()
+        drained = self.drain()
         self.assertEqual([True, False, False], [c.aborted for c in (silent, begun, dialing)])
         begun.receive(connect()[9:])
         for dial, connection in zip(self.session.dials, (dialing, begun), strict=True):
             dial.fail(Code.GOING_AWAY, "the server is about to stop")
             self.assert_answer(connection, 503, "about to stop")
-            self.assertNoResult(gone)
+            self.assertNoResult(drained)
             connection.receive_end()
             connection.turns()
-        self.successResultOf(gone)
+        self.successResultOf(drained)
 
     def test_callers_that_are_refused(self):
         """They have their time to read the response."""
         refused = self.open(connect("edge-9:80"))
-        gone = self.drain()
+        drained = self.drain()
         self.assertFalse(refused.aborted)
         self.assert_answer(refused, 503, "no agent is connected")
-        self.assertNoResult(gone)
+        self.assertNoResult(drained)
         refused.receive_end()
         refused.turns()
-        self.successResultOf(gone)
+        self.successResultOf(drained)
 
     def test_callers_that_do_not_end(self):
         """``close`` ends the wait."""
         self.join()
-        gone = self.drain()
-        self.assertNoResult(gone)
+        drained = self.drain()
+        self.assertNoResult(drained)
         self.factory.close()
-        self.successResultOf(gone)
+        self.successResultOf(drained)

@@ -48,7 +48,7 @@ class LimitTests(ConnectTestCase):
         self.assertTrue(slow.aborted)
         self.assertEqual([], [each for each in (dialing, caller, *newest) if each.aborted])
 
-    def test_a_caller_that_is_passed_over(self):
+    def test_ended_connections_make_room(self):
         """A connection that ends makes room, too."""
         self.open().break_off(ConnectionLost())
         self.open()

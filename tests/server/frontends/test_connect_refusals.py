@@ -57,7 +57,7 @@ class RefusalTests(ConnectTestCase):
         """503, with whether it was ever seen."""
         self.assert_answer(self.open(connect("edge-9:80")), 503, "none has been")
 
-    def test_a_node_that_has_gone(self):
+    def test_a_disconnected_node(self):
         """503, with when it was last seen."""
         self.registry.remove(self.session)
         self.reactor.advance(30)

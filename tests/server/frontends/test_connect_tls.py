@@ -45,7 +45,7 @@ class TLSTests(ConnectTestCase):
     def test_a_caller_that_reads_slowly(self):
         """It has longer to read the end of the stream, but not unlimited time."""
         connection, _ = self.join()
-        connection.transport.taken = False
+        connection.transport.all_read = False
         self.session.dials[0].far.loseWriteConnection()
         self.reactor.advance(5)
         self.assertFalse(connection.aborted)
@@ -57,17 +57,17 @@ class TLSTests(ConnectTestCase):
     def test_a_slow_caller_that_closes(self):
         """It is no longer waited for."""
         connection, _ = self.join()
-        connection.transport.taken = False
+        connection.transport.all_read = False
         self.session.dials[0].far.loseWriteConnection()
         self.reactor.advance(5)
         self.assertEqual(len(self.factory.stalled), 1)
         connection.connectionLost(Failure(ConnectionDone()))
         self.assertEqual(len(self.factory.stalled), 0)
 
-    def test_an_error_answer_that_is_not_taken(self):
+    def test_an_unread_error_response(self):
         """An unread error response, which is short, gets no additional time."""
         connection = self.open(connect("edge-9:80"))
-        connection.transport.taken = False
+        connection.transport.all_read = False
         connection.turns()
         self.reactor.advance(5)
         self.assertTrue(connection.aborted)
@@ -81,7 +81,7 @@ class TLSTests(ConnectTestCase):
         side.readConnectionLost()
         self.assertEqual(len(self.factory.lingering), 0)
 
-    def test_an_error_answer(self):
+    def test_an_error_response(self):
         """It is sent, the connection is closed gracefully, and a caller that stays is aborted."""
         connection = self.open(connect("edge-9:80"))
         connection.turns()
@@ -97,8 +97,10 @@ class TLSTests(ConnectTestCase):
             self.open(connection_class=UnfinishedTLSConnection).break_off(rejection_error(problem))
         self.open().break_off(rejection_error("it has been let in before"))
         lines = [line for line in logged if "a caller from" in line]
-        said = [f"a caller from 127.0.0.1 is refused: it is {what}" for what in ("one", "another")]
-        self.assertEqual(said, lines)
+        expected = [
+            f"a caller from 127.0.0.1 is refused: it is {what}" for what in ("one", "another")
+        ]
+        self.assertEqual(expected, lines)
 
     def test_a_caller_that_leaves_while_the_200_goes_out(self):
         """The stream is reset and nothing remains."""
@@ -141,15 +143,15 @@ class HandshakeTests(ConnectTestCase):
         """Return the log lines with ``word``."""
         return [line for line in self.log if word in line]
 
-    def test_strangers_keep_nobody_out(self):
+    def test_handshake_limit(self):
         """Above the limit of handshakes the oldest is disconnected, without a response."""
-        strangers = [self.open() for _ in range(6)]
+        unauthenticated = [self.open() for _ in range(6)]
         caller = self.open()
         caller.finish()
         caller.receive(connect())
         self.assertEqual(len(self.session.dials), 1)
-        self.assertEqual([True] * 4 + [False] * 2, [each.aborted for each in strangers])
-        self.assertEqual({b""}, {each.sent for each in strangers})
+        self.assertEqual([True] * 4 + [False] * 2, [each.aborted for each in unauthenticated])
+        self.assertEqual({b""}, {each.sent for each in unauthenticated})
 
     def test_one_line_for_all_of_them(self):
         """The log has one line a minute, with the remedy; the audit log has none."""
@@ -174,12 +176,12 @@ class HandshakeTests(ConnectTestCase):
 
     def test_time(self):
         """Handshake and head have ten seconds together; then an authenticated caller gets 408."""
-        stranger, other, caller = self.open(), self.open(), self.open()
+        unauthenticated, other, caller = self.open(), self.open(), self.open()
         self.reactor.advance(6)
         caller.finish()
         self.reactor.advance(4)
-        self.assert_told(caller, b"HTTP/1.1 408 ")
-        for each in (stranger, other):
+        self.assert_response(caller, b"HTTP/1.1 408 ")
+        for each in (unauthenticated, other):
             self.assertTrue(each.aborted)
             self.assertEqual(each.sent, b"")
         (line,) = self.logged("is disconnected")
@@ -187,7 +189,7 @@ class HandshakeTests(ConnectTestCase):
         self.assertEqual(len(self.lines), 1)
         self.assertEqual(len(self.logged("answered 408")), 1)
 
-    def assert_told(self, connection, status_line):
+    def assert_response(self, connection, status_line):
         """Check that the connection has a response."""
         connection.turns()
         self.assertTrue(connection.sent.startswith(status_line), connection.sent)
@@ -204,7 +206,7 @@ class HandshakeTests(ConnectTestCase):
 
     def test_drain(self):
         """A server that stops waits for none of them."""
-        stranger = self.open()
-        gone = self.factory.drain()
-        self.assertTrue(stranger.aborted)
-        self.successResultOf(gone)
+        unauthenticated = self.open()
+        drained = self.factory.drain()
+        self.assertTrue(unauthenticated.aborted)
+        self.successResultOf(drained)

@@ -74,7 +74,7 @@ class UnixTests(ConnectTestCase):
         connection.turns()
         return connection, target
 
-    def test_a_target_that_speaks_at_once(self):
+    def test_a_target_that_sends_at_once(self):
         """Its data waits while the caller does not read, and is then sent automatically."""
         connection, _ = self.establish(greeting=b"SSH-2.0-edge\r\n")
         for _ in range(20):
@@ -85,7 +85,7 @@ class UnixTests(ConnectTestCase):
         connection.turns()
         self.assertEqual(connection.read(), b"SSH-2.0-edge\r\n")
 
-    def test_a_caller_that_reads_at_once_is_not_held_up(self):
+    def test_a_caller_that_reads_at_once_is_not_delayed(self):
         """A millisecond later the target's data arrives."""
         connection, _ = self.establish(greeting=b"hello")
         self.assertEqual(connection.read(), ESTABLISHED)
@@ -93,7 +93,7 @@ class UnixTests(ConnectTestCase):
         connection.turns()
         self.assertEqual(connection.read(), b"hello")
 
-    def test_a_caller_that_speaks_first(self):
+    def test_a_caller_that_sends_first(self):
         """Its data reaches the target without delay."""
         connection, target = self.establish()
         self.assertEqual(connection.read(), ESTABLISHED)
@@ -127,7 +127,7 @@ class UnixTests(ConnectTestCase):
         (end,) = target.ended_with
         self.assertEqual(end.code, Code.CANCELLED)
 
-    def test_a_caller_that_has_left_is_looked_at_no_more(self):
+    def test_a_caller_that_has_left_is_no_longer_polled(self):
         """While its connection ends it does not count as having read its response."""
         connection = self.open(connect(), SlowToEndConnection)
         target = self.session.dials[-1].succeed()

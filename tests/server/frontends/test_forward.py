@@ -121,7 +121,7 @@ class ForwardTests(SynchronousTestCase):
             connection.getPeer = lambda: IPv4Address("TCP", host, 40000)
         return connection.open(self.factory.buildProtocol(None))
 
-    def test_a_stream_is_asked_for_at_once(self):
+    def test_a_stream_is_requested_at_once(self):
         """Its target is the forward's, and the connection is not read meanwhile."""
         connection = self.open()
         (dial,) = self.session.dials
@@ -129,7 +129,7 @@ class ForwardTests(SynchronousTestCase):
         self.assertEqual(dial.request_id, "test-1")
         self.assertFalse(connection.reading)
 
-    def test_bytes_and_ends_go_both_ways(self):
+    def test_data_and_half_closes_in_both_directions(self):
         """A caller that sends and half-closes at once, like ``nc -N``, gets its response."""
         connection = self.open()
         connection.receive(b"x")
@@ -154,12 +154,12 @@ class ForwardTests(SynchronousTestCase):
         far = self.session.dials[0].far
         far.write(b"x" * 60_000)
         far.loseWriteConnection()
-        gone = self.factory.drain()
+        drained = self.factory.drain()
         self.assertIsNone(connection.protocol.stream)
-        self.assertNoResult(gone)
+        self.assertNoResult(drained)
         connection.turns()
         self.assertEqual(connection.sent, b"x" * 60_000)
-        self.successResultOf(gone)
+        self.successResultOf(drained)
 
     def test_a_failed_dial_is_on_the_page(self):
         """It shows caller, target and reason, unless the caller left before."""

@@ -72,21 +72,21 @@ class ForwardsTests(TestCase):
 
     async def _ended(self, forwards):
         await forwards.stopListening()
-        gone = forwards.drain()
+        drained = forwards.drain()
         forwards.close()
-        await gone
+        await drained
         for client in self.clients:
             client.transport.abortConnection()
             await client.lost
 
     async def connect(self, port, host="127.0.0.1"):
         """Connect a client, and wait until its target was requested."""
-        asked = len(self.session.dials)
+        before = len(self.session.dials)
         endpoint = TCP4ClientEndpoint(reactor, host, port)
         client = await endpoint.connect(Factory.forProtocol(Client))
         self.clients.append(client)
         end = reactor.seconds() + DEADLINE
-        while len(self.session.dials) == asked and reactor.seconds() < end:
+        while len(self.session.dials) == before and reactor.seconds() < end:
             await deferLater(reactor, 0.001)
         dial = self.session.dials[-1]
         return f"{dial.host}:{dial.port}"
@@ -109,7 +109,7 @@ class ForwardsTests(TestCase):
         """Return the message of a rejected change."""
         return str(await self.assertFailure(change, ForwardRefused))
 
-    async def test_those_of_the_configuration_are_opened_first(self):
+    async def test_forwards_of_the_configuration(self):
         """All of them, or the server does not start, and those opened are closed."""
         one, two = f"{self.first}=edge-1/a:1", f"{self.second}=edge-1/b:2"
         forwards = self.forwards(one, two)
@@ -120,7 +120,7 @@ class ForwardsTests(TestCase):
         await deferLater(reactor, 0)
         self.assertFalse(self.listens(self.third))
 
-    async def test_a_command_opens_and_closes_one(self):
+    async def test_forwards_of_commands(self):
         """Connections reach its target until it is closed; then the port is closed."""
         forwards = self.forwards()
         text = f"{self.first}=edge-1/a:80"
@@ -139,14 +139,14 @@ class ForwardsTests(TestCase):
         (state,) = forwards.states()
         self.assertEqual(1, state.connections)
         await forwards.remove(("127.0.0.1", self.first))
-        gone = forwards.drain()
+        drained = forwards.drain()
         self.assertFalse(self.clients[0].lost.called)
-        self.assertFalse(gone.called)
+        self.assertFalse(drained.called)
         forwards.close()
-        await gone
+        await drained
         await self.clients[0].lost
 
-    async def test_an_address_that_is_taken(self):
+    async def test_an_address_in_use(self):
         """The message has its origin; only a replacement takes it, and the port stays open."""
         old, new = f"{self.first}=edge-1/a:80", f"{self.first}=edge-1/b:81"
         forwards = self.forwards(old)
@@ -164,42 +164,42 @@ class ForwardsTests(TestCase):
         self.assertEqual("b:81", await self.connect(self.first))
         self.assertFalse(self.clients[0].lost.called)
 
-    async def test_what_cannot_be_done_is_refused_with_a_sentence(self):
+    async def test_rejected_changes(self):
         """A port in use, an unknown forward, a server that does not listen."""
-        taken = free_ports.take()
-        with socket.create_server(("127.0.0.1", taken)):
+        port = free_ports.take()
+        with socket.create_server(("127.0.0.1", port)):
             forwards = self.prepared()
-            forward = parse_forward(f"{taken}=edge-1/a:1")
+            forward = parse_forward(f"{port}=edge-1/a:1")
             self.assertIn("accepts no calls now", await self.refused(forwards.add(forward)))
             forwards.listen()
             self.assertEqual(
-                f"cannot listen on 127.0.0.1:{taken}: another process listens there, or this one"
+                f"cannot listen on 127.0.0.1:{port}: another process listens there, or this one"
                 " for another flag: stop it, or choose another port",
                 await self.refused(forwards.add(forward)),
             )
         self.assertEqual(
-            f"no forward listens on 127.0.0.1:{taken}",
-            await self.refused(forwards.remove(("127.0.0.1", taken))),
+            f"no forward listens on 127.0.0.1:{port}",
+            await self.refused(forwards.remove(("127.0.0.1", port))),
         )
         await forwards.stopListening()
         self.assertIn("accepts no calls now", await self.refused(forwards.add(forward)))
 
     async def test_a_change_of_the_configuration(self):
         """New forwards are opened, changed ones redirected, and removed ones closed."""
-        kept, old, moved = (
+        same, old, moved = (
             f"{port}=edge-1/{host}:1"
             for port, host in zip((self.first, self.second, self.third), "abc", strict=True)
         )
-        forwards = self.forwards(kept, old, moved)
+        forwards = self.forwards(same, old, moved)
         fourth = free_ports.take()
         new, elsewhere = f"{fourth}=edge-1/d:1", f"{self.third}=edge-1/e:1"
-        await forwards.configure([parse_forward(each) for each in (kept, new, elsewhere)])
-        self.assertEqual({kept, new, elsewhere}, set(self.texts(forwards)))
+        await forwards.configure([parse_forward(each) for each in (same, new, elsewhere)])
+        self.assertEqual({same, new, elsewhere}, set(self.texts(forwards)))
         self.assertFalse(self.listens(self.second))
         self.assertEqual("d:1", await self.connect(fourth))
         self.assertEqual("e:1", await self.connect(self.third))
 
-    async def test_a_configuration_that_cannot_be_had_changes_nothing(self):
+    async def test_a_rejected_configuration_changes_nothing(self):
         """No forward is opened or closed."""
         old = f"{self.first}=edge-1/a:1"
         forwards = self.forwards(old)
@@ -218,7 +218,7 @@ class ForwardsTests(TestCase):
         await forwards.configure(list(map(parse_forward, desired)))
         self.assertEqual(set(desired), set(self.texts(forwards)))
 
-    async def test_an_address_in_the_way_of_its_successor(self):
+    async def test_overlapping_addresses(self):
         """All addresses of the machine replace one of them, and the other way round."""
         one, every = f"127.0.0.2:{self.first}=edge-1/a:1", f"0.0.0.0:{self.first}=edge-1/b:1"
         forwards = self.forwards(one)
@@ -232,7 +232,7 @@ class ForwardsTests(TestCase):
         self.assertEqual([every], list(self.texts(forwards)))
         self.assertEqual("b:1", await self.connect(self.first, "127.0.0.2"))
 
-    async def test_the_last_word_about_an_address_counts(self):
+    async def test_the_latest_change_of_an_address_applies(self):
         """The configuration does not touch a command's change, until its own entry changes."""
         one, two = f"{self.first}=edge-1/a:1", f"{self.second}=edge-1/b:1"
         forwards = self.forwards(one, two)

@@ -24,11 +24,11 @@ class LossTests(TwoServersTests):
         for link in self.network.open_links:
             if link is not agent.link:
                 link.cut()
-        self.assertFalse(self.first.knows("edge-1"))
+        self.assertFalse(self.first.serves("edge-1"))
         near.transport.write(b"goes on")
         self.network.pass_time(1)
         self.assertEqual((b"goes on", ["made"]), (bytes(far.received), far.told))
-        self.assertTrue(self.first.knows("edge-1"))
+        self.assertTrue(self.first.serves("edge-1"))
         near.transport.abortConnection()
         self.network.settle()
 
@@ -51,12 +51,12 @@ class LossTests(TwoServersTests):
         self.assertEqual({Code.SESSION_LOST: 1}, dict(ends))
 
     def test_killed(self):
-        """The nodes of a sibling that dies are gone at once, and its streams soon."""
+        """The nodes of a sibling that dies are removed at once, and its streams soon."""
         agent = self.joined()
         near, _ = self.stream(self.first, agent)
         waiting = self.dial(self.first, agent)
         self.second.kill()
-        self.assertFalse(self.first.knows("edge-1"))
+        self.assertFalse(self.first.serves("edge-1"))
         error = self.failureResultOf(waiting, StreamFailed).value
         self.assertEqual(Code.SESSION_LOST, error.code)
         self.assertIn("server-2", error.text)
@@ -66,7 +66,7 @@ class LossTests(TwoServersTests):
         self.network.pass_time(0.2)
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
 
-    def test_killed_with_another_way(self):
+    def test_killed_with_another_route(self):
         """A dial that waits for a dead sibling takes another route."""
         third = self.server(3)
         self.network.pass_time(1)
@@ -91,7 +91,7 @@ class LossTests(TwoServersTests):
             if link is not agent.link:
                 link.lost = True
         self.network.pass_time(2)
-        self.assertFalse(self.first.knows("edge-1"))
+        self.assertFalse(self.first.serves("edge-1"))
         self.assertEqual(Code.SESSION_LOST, self.failureResultOf(waiting, StreamFailed).value.code)
         for link in self.network.open_links:
             if link.lost:
@@ -150,7 +150,7 @@ class LossTests(TwoServersTests):
         self.second.listen()
         self.network.pass_time(4)
         self.assertEqual(b"goes on", bytes(far.received))
-        self.assertTrue(self.first.knows("edge-1"))
+        self.assertTrue(self.first.serves("edge-1"))
         near.transport.abortConnection()
         self.network.settle()
 
@@ -162,25 +162,25 @@ class DrainTests(TwoServersTests):
         """A stream through a draining sibling continues to its end, for which the sibling waits."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
-        drained = []
-        self.first.listener.on_sessions_draining.append(drained.extend)
-        gone = self.second.drain()
+        draining = []
+        self.first.listener.on_sessions_draining.append(draining.extend)
+        drained = self.second.drain()
         self.network.pass_time(1)
         self.assertTrue(self.first.registry.find_or_none("edge-1").draining)
-        self.assertEqual([self.first.registry.find_or_none("edge-1")], drained)
+        self.assertEqual([self.first.registry.find_or_none("edge-1")], draining)
         # The agent has no other session.
         late, _ = self.stream(self.first, agent)
         late.transport.abortConnection()
         near.transport.write(b"question")
         near.transport.loseWriteConnection()
         self.network.pass_time(5)
-        self.assertFalse(all(each.called for each in gone))
+        self.assertFalse(all(each.called for each in drained))
         far.transport.write(b"answer")
         far.transport.loseConnection()
         self.network.pass_time(1)
         self.assertEqual((b"question", b"answer"), (bytes(far.received), bytes(near.received)))
-        self.assertTrue(all(each.called for each in gone))
-        self.assertFalse(self.first.knows("edge-1"))
+        self.assertTrue(all(each.called for each in drained))
+        self.assertFalse(self.first.serves("edge-1"))
 
     def test_stopping_with_a_stream(self):
         """A stopping server gives a stream through a sibling its drain timeout, like any other."""
@@ -211,12 +211,12 @@ class DrainTests(TwoServersTests):
         """Streams of a draining sibling end at once on both sides when the connection is lost."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
-        gone = self.second.drain()
+        drained = self.second.drain()
         self.network.pass_time(1)
         for link in self.network.open_links:
             if link is not agent.link:
                 link.cut()
-        self.assertTrue(all(each.called for each in gone))
+        self.assertTrue(all(each.called for each in drained))
         self.network.settle()
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
         self.assertEqual(Code.GOING_AWAY, far.reasons[0].value.code)
@@ -228,14 +228,14 @@ class DrainTests(TwoServersTests):
         agent = self.agent(third)
         self.network.pass_time(0.1)
         old = self.joined("edge-1", process=OTHER_PROCESS)
-        kept, _ = self.stream(self.first, old)
+        old_user, _ = self.stream(self.first, old)
         self.second.drain()
         self.network.pass_time(0.5)
         near, far = self.stream(self.first, agent)
         near.transport.write(b"x")
         self.network.settle()
         self.assertEqual(b"x", bytes(far.received))
-        for user in (kept, near):
+        for user in (old_user, near):
             user.transport.abortConnection()
         self.network.pass_time(1)
 
@@ -243,7 +243,7 @@ class DrainTests(TwoServersTests):
         """A draining replica lets its streams through others end, and does not reconnect."""
         agent = self.joined()
         near, far = self.stream(self.first, agent)
-        gone = self.first.drain()
+        drained = self.first.drain()
         self.network.pass_time(5)
         far.transport.write(b"answer")
         self.network.settle()
@@ -252,16 +252,16 @@ class DrainTests(TwoServersTests):
         far.transport.loseConnection()
         attempts = len(self.network.attempts)
         self.network.pass_time(5)
-        self.assertTrue(all(each.called for each in gone))
+        self.assertTrue(all(each.called for each in drained))
         dialed = self.network.attempts[attempts:]
         self.assertNotIn(self.second.host, dialed)
 
     def test_drained_without_streams(self):
         """Without streams sessions between servers end at once."""
         self.joined()
-        gone = self.second.drain()
+        drained = self.second.drain()
         self.network.pass_time(1)
-        self.assertTrue(all(each.called for each in gone))
+        self.assertTrue(all(each.called for each in drained))
         self.assertEqual([], self.second.siblings._acceptor.sessions())
 
     def test_new_siblings_are_refused(self):

@@ -28,7 +28,7 @@ from yurttunnel.wire.codes import Code
 class LineTests(SynchronousTestCase):
     """One line."""
 
-    def test_both_ways(self):
+    def test_round_trip(self):
         """A written line is read again."""
         text = "host=edge-1&ipv4=192.0.2.7&ipv6=2001:db8::1&cidr=10.0.0.0/8&default-route=true"
         for entry in (
@@ -84,7 +84,7 @@ class WriterTests(SynchronousTestCase):
         self.near.attach(self.writer)
         self.far.attach(self.reader)
 
-    def told(self):
+    def new_entries(self):
         """Return the lines since the last call."""
         lines, self.reader.received = self.reader.received.split(b"\n"), b""
         self.assertEqual(b"", lines.pop())
@@ -97,39 +97,39 @@ class WriterTests(SynchronousTestCase):
     def test_changes(self):
         """First all nodes are reported, then each change; a number is never reused."""
         self.open()
-        self.assertEqual([(1, "edge-1", False), (2, "edge-2", False)], self.told())
+        self.assertEqual([(1, "edge-1", False), (2, "edge-2", False)], self.new_entries())
         self.registry.remove(self.sessions[0])
-        self.assertEqual([1], self.told())
+        self.assertEqual([1], self.new_entries())
         self.registry.add(self.sessions[0])
-        self.assertEqual([(3, "edge-1", False)], self.told())
+        self.assertEqual([(3, "edge-1", False)], self.new_entries())
         self.sessions[1].draining = True
         self.registry.direct_changed("edge-2")
-        self.assertEqual([(2, "edge-2", True)], self.told())
+        self.assertEqual([(2, "edge-2", True)], self.new_entries())
         self.assertEqual([None, "edge-2", "edge-1"], list(map(self.writer.node, (1, 2, 3))))
 
-    def test_agent_that_is_away(self):
+    def test_disconnected_agent(self):
         """A node whose agent has no connection is reported as draining."""
         self.open()
-        self.told()
+        self.new_entries()
         for connected in (False, True):
             self.sessions[0].connected = connected
             self.registry.direct_changed("edge-1")
-            self.assertEqual([(1, "edge-1", not connected)], self.told())
+            self.assertEqual([(1, "edge-1", not connected)], self.new_entries())
 
-    def test_reader_that_has_gone(self):
+    def test_reader_that_has_left(self):
         """Changes before the end of the stream are no longer written to it."""
         self.open()
-        self.told()
+        self.new_entries()
         self.writer.stopProducing()
         self.registry.remove(self.sessions[0])
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.new_entries())
 
     def test_remote_nodes(self):
         """Nodes of siblings are not reported."""
         self.open()
-        self.told()
+        self.new_entries()
         self.registry.add_remote(FakeSession("edge-9"))
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.new_entries())
 
     def test_slow_reader(self):
         """For a slow reader only names are stored, and later the current state is written."""
@@ -145,10 +145,10 @@ class WriterTests(SynchronousTestCase):
         self.registry.remove(self.sessions[1])
         self.assertEqual(waiting, self.near._peer._buffered)
         self.far.attach(self.reader)
-        told = self.told()
-        self.assertLess(len(told), 3010)
+        new_entries = self.new_entries()
+        self.assertLess(len(new_entries), 3010)
         there = {}
-        for each in told:
+        for each in new_entries:
             if isinstance(each, int):
                 del there[each]
             else:
@@ -156,11 +156,11 @@ class WriterTests(SynchronousTestCase):
         self.assertEqual(set(self.registry.direct_nodes()), set(there.values()))
         self.assertEqual(2998, len(there))
 
-    def test_more_nodes_than_may_be_told(self):
+    def test_too_many_nodes(self):
         """Nodes above the limit are omitted, with a warning."""
         self.patch(feed, "MAX_NODES", 1)
         self.open()
-        self.assertEqual([(1, "edge-1", False)], self.told())
+        self.assertEqual([(1, "edge-1", False)], self.new_entries())
 
     def test_reader_that_writes(self):
         """A reader that writes to the list loses it."""

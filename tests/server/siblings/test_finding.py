@@ -80,8 +80,8 @@ class FindingTests(WorldTests):
         self.agent(again, "edge-2")
         self.network.pass_time(0.2)
         self.assertEqual((1, 1), first.stats)
-        self.assertTrue(first.knows("edge-2"))
-        self.assertFalse(first.knows("edge-1"))
+        self.assertTrue(first.serves("edge-2"))
+        self.assertFalse(first.serves("edge-1"))
         self.assertIsNone(first.siblings.problem())
 
     def test_own_address(self):
@@ -146,7 +146,7 @@ class FindingTests(WorldTests):
         self.network.pass_time(1)
         self.assertEqual(1, first.siblings.replicas())
 
-    def test_number_that_is_not_known(self):
+    def test_unknown_number(self):
         """While the API has not responded, the number of replicas is unknown, and not sent."""
         self.api.fail(ApiUnreachable("away"))
         server = self.server(1)
@@ -161,32 +161,32 @@ class FindingTests(WorldTests):
         """A server that is not listed yet sends no number; it sends it once it is known."""
         first, second = self.server(1, listed=False), self.server(2, listed=False)
         agents = [self.agent(server) for server in (first, second)]
-        told = [[], []]
-        for agent, numbers in zip(agents, told, strict=True):
+        numbers_sent = [[], []]
+        for agent, numbers in zip(agents, numbers_sent, strict=True):
             self.assertNotIn("servers", agent.answer.properties)
             agent.session.on_servers.append(numbers.append)
         self.list(second)
         self.network.pass_time(1)
-        self.assertEqual([[], [1]], told)
+        self.assertEqual([[], [1]], numbers_sent)
         self.list(first)
         self.network.pass_time(1)
-        self.assertEqual([[2], [1, 2]], told)
+        self.assertEqual([[2], [1, 2]], numbers_sent)
         self.unlist(second)
         self.network.pass_time(1)
         # The listed one no longer counts itself separately.
-        self.assertEqual([[2, 1], [1, 2]], told)
+        self.assertEqual([[2, 1], [1, 2]], numbers_sent)
 
     def test_server_that_is_never_listed(self):
         """A server in no pod waits for a while, then counts itself, and notifies its agents."""
         server = self.server(1, listed=False)
-        told = []
-        self.agent(server).session.on_servers.append(told.append)
+        numbers_sent = []
+        self.agent(server).session.on_servers.append(numbers_sent.append)
         self.network.pass_time(LISTING_TIMEOUT - 1, step=1)
-        self.assertEqual([], told)
+        self.assertEqual([], numbers_sent)
         self.network.pass_time(2, step=1)
-        self.assertEqual([1], told)
+        self.assertEqual([1], numbers_sent)
 
-    def test_agents_are_told_the_number(self):
+    def test_agents_receive_the_number(self):
         """An agent receives the number of servers from each of them."""
         first, _ = self.cluster(2)
         self.assertEqual("2", self.agent(first).answer.properties["servers"])
@@ -214,11 +214,11 @@ class FindingTests(WorldTests):
         first, second = self.cluster(2)
         self.agent(second)
         self.network.pass_time(0.1)
-        self.assertTrue(first.knows("edge-1"))
+        self.assertTrue(first.serves("edge-1"))
         self.unlist(second)
         self.network.pass_time(1)
         self.assertEqual((0, 0), first.stats)
-        self.assertFalse(first.knows("edge-1"))
+        self.assertFalse(first.serves("edge-1"))
         self.assertEqual([], second.siblings._acceptor.sessions())
 
     def test_unlisted_with_a_stream(self):

@@ -48,15 +48,15 @@ class NodeTests(TwoServersTests):
             self.second.registry.add(fake_session(f"node-{number}"))
         third = self.server(3)
         self.network.pass_time(1)
-        self.assertTrue(third.knows(*[f"node-{number}" for number in range(300)]))
-        self.assertTrue(self.first.knows("node-299"))
+        self.assertTrue(third.serves(*[f"node-{number}" for number in range(300)]))
+        self.assertTrue(self.first.serves("node-299"))
 
-    def test_gone(self):
+    def test_recreated(self):
         """A node that leaves the sibling is removed here; its last contact is stored."""
         agent = self.joined()
         agent.session.close(Code.GOING_AWAY, "stopped")
         self.network.pass_time(0.1)
-        self.assertFalse(self.first.knows("edge-1"))
+        self.assertFalse(self.first.serves("edge-1"))
 
     def test_other_identifiers(self):
         """A node whose agent's identifiers change stays reachable throughout."""
@@ -68,7 +68,7 @@ class NodeTests(TwoServersTests):
         self.assertIsNone(self.first.registry.find_or_none("192.0.2.7"))
         self.assertEqual([True], reached)
 
-    def test_gone_while_a_session_ends_its_streams(self):
+    def test_node_that_leaves_while_a_session_ends(self):
         """Nodes of a sibling whose list has ended are forgotten soon."""
         stays = self.joined()
         goes = self.joined("edge-2")
@@ -79,8 +79,8 @@ class NodeTests(TwoServersTests):
         self.network.pass_time(3)
         goes.session.close(Code.GOING_AWAY, "stopped")
         self.network.pass_time(STALE_NODES_TTL, 1)
-        self.assertFalse(self.first.knows("edge-2"))
-        self.assertTrue(self.first.knows("edge-1"))
+        self.assertFalse(self.first.serves("edge-2"))
+        self.assertTrue(self.first.serves("edge-1"))
         near.transport.write(b"still there")
         self.network.settle()
         self.assertEqual(b"still there", far.received)
@@ -144,7 +144,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
         self.failureResultOf(opened, StreamFailed)
 
-    def test_whose_share_it_is(self):
+    def test_charged_share(self):
         """The share of the first server's caller is charged, not that of the first server."""
         session = fake_session("edge-1")
         self.second.registry.add(session)
@@ -189,7 +189,7 @@ class NodeTests(TwoServersTests):
         self.network.pass_time(3.6)
         self.assertEqual(Code.TIMEOUT, self.failureResultOf(opened, StreamFailed).value.code)
 
-    def test_caller_that_gives_up(self):
+    def test_canceled_dial(self):
         """A dial that is canceled here is canceled at the agent."""
         agent = self.joined()
         opened = self.dial(self.first, agent)
@@ -240,12 +240,12 @@ class NodeTests(TwoServersTests):
         near.transport.abortConnection()
         self.network.settle()
 
-    def test_no_circles(self):
+    def test_no_loops(self):
         """Nodes that a sibling reaches only through others are not reported."""
         third = self.server(3)
         self.network.pass_time(1)
         self.joined()
-        self.assertTrue(self.first.knows("edge-1") and third.knows("edge-1"))
+        self.assertTrue(self.first.serves("edge-1") and third.serves("edge-1"))
         claims = [session for session in third.registry._remote if session.node == "edge-1"]
         self.assertEqual(1, len(claims))
 
@@ -265,7 +265,7 @@ class NodeTests(TwoServersTests):
         near.transport.abortConnection()
         self.network.pass_time(0.5)
 
-    def test_node_that_has_just_gone(self):
+    def test_node_that_leaves_during_the_dial(self):
         """A dial for a node that leaves its sibling meanwhile fails with that reason."""
         agent = self.joined()
         route = self.first.registry.find_or_none("edge-1")
@@ -277,7 +277,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
         self.assertEqual(Code.SESSION_LOST, self.failureResultOf(again, StreamFailed).value.code)
 
-    def test_another_way(self):
+    def test_another_route(self):
         """A dial that is lost on the way to its node takes the route through another sibling."""
         third = self.server(3)
         self.network.pass_time(1)
@@ -307,7 +307,7 @@ class NodeTests(TwoServersTests):
         used.transport.abortConnection()
         self.network.settle()
 
-    def test_dial_that_waits_for_a_connection(self):
+    def test_pending_dial_moves(self):
         """A pending dial is moved to the sibling at once when the agent's connection is lost."""
         near, far = self.both()
         opened = self.dial(self.first, near)
@@ -318,7 +318,7 @@ class NodeTests(TwoServersTests):
         self.successResultOf(opened).abortConnection()
         self.network.settle()
 
-    def test_dial_that_has_no_other_way(self):
+    def test_dial_without_another_route(self):
         """Without another route it waits for the agent to be back."""
         agent = self.agent(self.first)
         opened = self.dial(self.first, agent)
@@ -328,7 +328,7 @@ class NodeTests(TwoServersTests):
         opened.cancel()
         self.assertEqual(Code.CANCELLED, self.failureResultOf(opened, StreamFailed).value.code)
 
-    def test_agent_that_comes_back_to_a_sibling_only(self):
+    def test_agent_that_reconnects_to_a_sibling_only(self):
         """Dials go there at once, also those that waited for it here; streams here wait for the
         resume window, as it is unknown whether its process is a new one.
         """
@@ -354,7 +354,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(["made", "lost"], near.told)
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
 
-    def test_dial_that_waits_while_a_sibling_waits_too(self):
+    def test_dial_while_the_sibling_waits_too(self):
         """It moves to the sibling once the agent is back there, which had lost it, too."""
         near, far = self.both()
         for agent in (far, near):
@@ -370,7 +370,7 @@ class NodeTests(TwoServersTests):
         self.successResultOf(waiting).abortConnection()
         self.network.settle()
 
-    def test_dial_that_waits_while_the_way_to_a_sibling_is_lost_too(self):
+    def test_dial_while_the_connection_to_the_sibling_is_lost(self):
         """It moves to the sibling once that is back, which has had the agent all the time."""
         listener = self.first.listener
         listener.settings = replace(listener.settings, return_grace=30.0)
@@ -378,7 +378,7 @@ class NodeTests(TwoServersTests):
         for link in self.network.open_links:
             if link is not far.link:
                 link.cut()
-        self.assertFalse(self.first.knows("edge-1"))
+        self.assertFalse(self.first.serves("edge-1"))
         opened = self.first.registry.find("edge-1").open_stream("192.0.2.80", 80, 15.0, "waits")
         self.network.pass_time(1)
         self.assertEqual((1, 1), self.first.stats)
@@ -421,7 +421,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(Code.SESSION_LOST, self.failureResultOf(opened, StreamFailed).value.code)
         self.assertEqual([], near.acceptor.requests)
 
-    def test_agent_that_is_away(self):
+    def test_disconnected_agent(self):
         """A node whose agent is disconnected from a sibling is first tried through another."""
         third = self.server(3)
         self.network.pass_time(1)
@@ -434,7 +434,7 @@ class NodeTests(TwoServersTests):
             other = back if agent is away else away
             used, _ = self.stream(self.first, other)
             used.transport.abortConnection()
-            agent.ask_to_resume()
+            agent.request_resumption()
             creator = ClientContexts(agent.credentials).creator(server_name(NAMESPACE))
             factory = TLSMemoryBIOFactory(creator, True, agent, self.network)
             agent.link = self.network.link(factory.buildProtocol(None), server.host)
@@ -450,7 +450,7 @@ class NodeTests(TwoServersTests):
             self.network.pass_time(1)
             problems.add(self.first.siblings.problem())
         self.assertIn("a line is not JSON", " ".join(filter(None, problems)))
-        self.assertFalse(self.first.knows("edge-1"))
+        self.assertFalse(self.first.serves("edge-1"))
         ends = self.first.siblings.stats().outgoing.session_ends
         self.assertGreater(ends[Code.PROTOCOL], 3)
         self.assertLess(len(self.network.attempts) - attempts, 60)
@@ -459,7 +459,7 @@ class NodeTests(TwoServersTests):
         """A sibling with too many nodes is disconnected, too."""
         self.patch(sibling_session, "MAX_NODES", 1)
         self.joined()
-        self.assertTrue(self.first.knows("edge-1"))
+        self.assertTrue(self.first.serves("edge-1"))
         self.second.registry.add(fake_session("edge-2"))
         self.network.pass_time(0.1)
         ends = self.first.siblings.stats().outgoing.session_ends
@@ -487,7 +487,7 @@ class NodeTests(TwoServersTests):
             self.network.settle()
             self.assertEqual(code, self.failureResultOf(opened, StreamFailed).value.code, host)
 
-    def test_siblings_are_asked_for_nothing(self):
+    def test_siblings_open_no_streams(self):
         """The dialed side cannot open streams in the same session."""
         (tunnel,) = self.second.siblings._acceptor.sessions()
         opened = tunnel.open_stream("1/192.0.2.80", 80, 15.0, "r")

@@ -166,9 +166,9 @@ class Server:
 
     def drain(self):
         """Let the sessions with siblings end; return a ``Deferred`` for that."""
-        gone = [session.ended() for session in self.siblings.sessions()]
+        ended = [session.ended() for session in self.siblings.sessions()]
         self.siblings.drain("the server is about to stop")
-        return gone
+        return ended
 
     def kill(self):
         """End like ``kill -9``: connections are reset, and it stays silent."""
@@ -189,7 +189,7 @@ class Server:
             for client in self.siblings._clients.values()
         )
 
-    def knows(self, *hosts):
+    def serves(self, *hosts):
         """Return whether all hosts are served here now."""
         found = [self.registry.find_or_none(host) for host in hosts]
         return all(session is not None and session.connected for session in found)

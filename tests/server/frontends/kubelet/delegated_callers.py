@@ -128,7 +128,7 @@ class DelegatedCallersWorld(AuthorizedWorld):
         """Create or change a node."""
         self.informers.put(NODES, node(name, *addresses, labels=labels, **kwargs))
 
-    def lead(self, address, port=10250):
+    def redirect(self, address, port=10250):
         """Redirect further connections here from an address and port."""
         self.targets.redirected_from = SocketAddress(ip_address(address), port)
 
@@ -147,13 +147,13 @@ class DelegatedCallersWorld(AuthorizedWorld):
         self.connected.clear()
         self.interception.sessions_draining(frozenset({self.session}))
         self.settle()
-        self.ask(caller, target, **fields)
+        self.send_request(caller, target, **fields)
         self.assertEqual((self.connected, self.other.dials), (list(connected), []))
 
     def refuses(self, caller, status, *words, **fields):
         """Assert that a request reaches no node, and is rejected with a one-line text."""
         self.connected.clear()
-        self.ask(caller, **fields)
+        self.send_request(caller, **fields)
         self.answered(caller, status, *words)
         self.assertEqual((self.connected, self.other.dials), ([], []))
         self.assertEqual(caller.received.rpartition(b"\r\n\r\n")[2].count(b"\n"), 1)

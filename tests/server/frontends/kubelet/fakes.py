@@ -24,7 +24,7 @@ def head(method="GET", target="/metrics", host="edge-1:10250", **fields):
 class SecureTransport(StringTransport):
     """A caller's transport, with or without a certificate."""
 
-    looks = 0
+    certificate_reads = 0
 
     def __init__(self, certificate):
         super().__init__(peerAddress=IPv6Address("TCP", "2001:db8::9", 4242))
@@ -32,7 +32,7 @@ class SecureTransport(StringTransport):
 
     def getPeerCertificate(self):
         """Return the certificate."""
-        self.looks += 1
+        self.certificate_reads += 1
         return self.certificate and X509.from_cryptography(self.certificate)
 
 

@@ -35,13 +35,13 @@ class Api:
     def __init__(self, client):
         self.tokens = {}
         self.rules = set()
-        self.asked = []
+        self.requests = []
         client.answers["create", "tokenreviews"] = self.review_token
         client.answers["create", "subjectaccessreviews"] = self.review_access
 
     def review_token(self, body):
         """Respond like the API."""
-        self.asked.append("token")
+        self.requests.append("token")
         name = self.tokens.get(body["spec"]["token"])
         if name is None:
             return {"status": {"error": "invalid bearer token"}}
@@ -53,12 +53,12 @@ class Api:
         spec = body["spec"]
         what = spec["resourceAttributes"]
         rule = (spec["user"], what["verb"], what["subresource"], what["name"])
-        self.asked.append(rule)
+        self.requests.append(rule)
         return {"status": {"allowed": rule in self.rules}}
 
 
 @implementer(IOpenSSLClientConnectionCreator)
-class Careless:
+class UnverifiedTLS:
     """The TLS of a caller that does not verify, with or without certificate and server name."""
 
     def __init__(self, credentials, server_name):
@@ -90,7 +90,7 @@ class Passed:
 
 
 @implementer(IMiddleware)
-class Breaks:
+class BrokenMiddleware:
     """A middleware with a defect."""
 
     def wrap(self, handler):
@@ -137,7 +137,7 @@ class AuthorizedWorld(World):
     def connect(self, credentials, server_name=None):
         """Connect over TLS without verification."""
         caller = Recorder()
-        creator = Careless(credentials, server_name)
+        creator = UnverifiedTLS(credentials, server_name)
         near = tls.client_side(self.reactor, creator, Factory.forProtocol(lambda: caller))
         self.link(near.buildProtocol(None), self.secured())
         return caller
@@ -154,9 +154,9 @@ class CertificateTests(AuthorizedWorld):
     def test_allowed_name(self):
         """kube-apiserver is admitted by its name, without a review."""
         caller = self.dial()
-        self.ask(caller, Authorization="Basic abc")
+        self.send_request(caller, Authorization="Basic abc")
         self.answered(caller, 200, "metric 1\n")
-        self.assertEqual([], self.api.asked)
+        self.assertEqual([], self.api.requests)
         self.decisions(allowed__allowed_name=1)
         # Not used by the server, so it is passed on to the kubelet.
         self.assertEqual([b"Basic abc"], self.kubelet.head.values(b"authorization"))
@@ -165,10 +165,10 @@ class CertificateTests(AuthorizedWorld):
         """A node with the name of an allowed caller is not accepted as that."""
         node = self.issuer.node(ALLOWED, parse_identifiers(f"host={ALLOWED}"))
         caller = self.dial(node)
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 403, f"'{ALLOWED}' may not get nodes/metrics of node edge-1")
         kubelet = self.user(ALLOWED, "system:nodes")
-        self.ask(kubelet)
+        self.send_request(kubelet)
         self.answered(kubelet, 403)
         self.decisions(denied__certificate=2)
 
@@ -176,9 +176,9 @@ class CertificateTests(AuthorizedWorld):
         """Another caller is admitted if the API allows it."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 200)
-        self.ask(caller, "/exec/a/b/c", method="POST")
+        self.send_request(caller, "/exec/a/b/c", method="POST")
         self.answered(caller, 403, "'jane' may not create nodes/proxy of node edge-1", "'create'")
         self.decisions(allowed__certificate=1, denied__certificate=1)
         self.assertEqual(1, len(self.connected))
@@ -191,17 +191,17 @@ class CertificateTests(AuthorizedWorld):
         )
         for name in ("jane", "joe"):
             caller = self.user(name)
-            self.ask(caller, "/pods")
+            self.send_request(caller, "/pods")
             self.answered(caller, 200)
         eve = self.user("eve")
-        self.ask(eve, "/pods")
+        self.send_request(eve, "/pods")
         self.answered(eve, 403, "get nodes/pods of node edge-1 or get nodes/proxy of node edge-1")
 
     def test_other_ports(self):
         """The permission for the kubelet's metrics does not cover those of other programs."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
-        self.ask(caller, Host="edge-1:9100")
+        self.send_request(caller, Host="edge-1:9100")
         self.answered(caller, 403, "get nodes/proxy of node edge-1")
 
     def test_certificate_before_token(self):
@@ -209,23 +209,23 @@ class CertificateTests(AuthorizedWorld):
         self.api.tokens["good"] = "joe"
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
-        self.ask(caller, Authorization="Bearer good")
+        self.send_request(caller, Authorization="Bearer good")
         self.answered(caller, 200)
-        self.assertNotIn("token", self.api.asked)
+        self.assertNotIn("token", self.api.requests)
         self.assertEqual([b"Bearer good"], self.kubelet.head.values(b"authorization"))
 
     def test_foreign(self):
         """A certificate of another authority is rejected in TLS, and that is logged."""
         caller = self.dial_anonymously(Issuer.make(self).caller())
-        self.ask(caller, Authorization="Bearer good")
-        self.assertEqual((b"", []), (caller.received, self.api.asked))
+        self.send_request(caller, Authorization="Bearer good")
+        self.assertEqual((b"", []), (caller.received, self.api.requests))
         [line] = self.lines
         self.assertIn("is refused: its certificate is not from an authority that is", line)
         self.decisions()
 
-    def test_caller_is_told(self):
+    def test_callers_name_is_logged(self):
         """The log line has the caller's name."""
-        self.ask(self.user("jane"))
+        self.send_request(self.user("jane"))
         self.assertTrue(any(" by 'jane' from " in line for line in self.lines), self.lines)
 
 
@@ -242,7 +242,7 @@ class TokenTests(AuthorizedWorld):
         """A valid token with permission is admitted, but not passed on to the kubelet."""
         self.api.rules.add(self.rule)
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good", X_Other="kept")
+        self.send_request(caller, Authorization="Bearer good", X_Other="kept")
         self.answered(caller, 200, "metric 1\n")
         head = self.kubelet.head
         self.assertEqual([], head.values(b"authorization"))
@@ -255,18 +255,18 @@ class TokenTests(AuthorizedWorld):
         self.api.rules.add(self.rule)
         caller = self.dial_anonymously()
         for _ in range(3):
-            self.ask(caller, Authorization="Bearer good")
+            self.send_request(caller, Authorization="Bearer good")
             self.answered(caller, 200)
             self.client.fail(ApiUnreachable("https://10.96.0.1 does not answer"))
-        self.assertEqual(["token", self.rule], self.api.asked)
+        self.assertEqual(["token", self.rule], self.api.requests)
         self.pass_time(301, step=43)
-        self.ask(self.dial_anonymously(), Authorization="Bearer good")
+        self.send_request(self.dial_anonymously(), Authorization="Bearer good")
         self.decisions(allowed__token=3, unavailable__none=1)
 
     def test_denied(self):
         """For a valid token without permission the response has user and missing permission."""
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good", Accept="application/json, */*")
+        self.send_request(caller, Authorization="Bearer good", Accept="application/json, */*")
         self.answered(caller, 403)
         status = json.loads(caller.received.partition(b"\r\n\r\n")[2])
         self.assertEqual(("Forbidden", 403), (status["reason"], status["code"]))
@@ -277,7 +277,7 @@ class TokenTests(AuthorizedWorld):
     def test_unknown_token(self):
         """A token that the API does not know is rejected."""
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer bad", Accept="application/json")
+        self.send_request(caller, Authorization="Bearer bad", Accept="application/json")
         self.answered(caller, 401)
         self.assertIn(b"\r\nWWW-Authenticate: Bearer\r\n", caller.received)
         status = json.loads(caller.received.partition(b"\r\n\r\n")[2])
@@ -287,20 +287,20 @@ class TokenTests(AuthorizedWorld):
     def test_nothing(self):
         """Without credentials, or with unsupported ones, the response says what is accepted."""
         caller = self.dial_anonymously()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 401, "a client certificate", "or a bearer token")
         self.assertIn(b"\r\nWWW-Authenticate: Bearer\r\n", caller.received)
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Basic abc")
+        self.send_request(caller, Authorization="Basic abc")
         self.answered(caller, 401, "no bearer token")
-        self.assertEqual([], self.api.asked)
+        self.assertEqual([], self.api.requests)
         self.decisions(unauthenticated__none=2)
 
     def test_unreachable(self):
         """While the API does not respond, new callers get an error."""
         self.client.fail(ApiUnreachable("https://10.96.0.1 does not answer"))
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good")
+        self.send_request(caller, Authorization="Bearer good")
         self.answered(caller, 503, "could not be reviewed", "10.96.0.1 does not answer")
         self.decisions(unavailable__none=1)
 
@@ -326,7 +326,7 @@ class TokenTests(AuthorizedWorld):
         caller = self.dial_anonymously()
         sent = b"x" * 70_000
         fields = {"Authorization": "Bearer good", "Content_Length": str(len(sent))}
-        self.ask(caller, "/run/a/b/c", "POST", sent[:30_000], **fields)
+        self.send_request(caller, "/run/a/b/c", "POST", sent[:30_000], **fields)
         caller.transport.write(sent[30_000:])
         self.settle()
         self.assertEqual([], self.connected)
@@ -344,14 +344,14 @@ class TokenTests(AuthorizedWorld):
         self.api.rules.add(self.rule)
         self.client.hold()
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good")
+        self.send_request(caller, Authorization="Bearer good")
         caller.transport.abortConnection()
         self.settle()
         self.release()
         self.assertEqual((0, []), (self.passed.count, self.connected))
         self.client.fail(ApiUnreachable("no"))
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good")
+        self.send_request(caller, Authorization="Bearer good")
         self.answered(caller, 200)
 
     def test_shared(self):
@@ -360,18 +360,18 @@ class TokenTests(AuthorizedWorld):
         self.client.hold()
         callers = [self.dial_anonymously() for _ in range(5)]
         for caller in callers:
-            self.ask(caller, Authorization="Bearer good")
+            self.send_request(caller, Authorization="Bearer good")
         self.release()
         for caller in callers:
             self.answered(caller, 200)
-        self.assertEqual(["token", self.rule], self.api.asked)
+        self.assertEqual(["token", self.rule], self.api.requests)
 
     def test_follows(self):
         """A running request continues when the permission has ended."""
         self.api.rules.add((self.rule[0], "get", "proxy", "edge-1"))
         self.kubelet.answer = lambda exchange: None
         caller = self.dial_anonymously()
-        self.ask(caller, "/containerLogs/a/b/c?follow=true", Authorization="Bearer good")
+        self.send_request(caller, "/containerLogs/a/b/c?follow=true", Authorization="Bearer good")
         self.api.rules.clear()
         self.pass_time(301, step=43)
         self.kubelet.exchanges[0].respond(200, [], b"at last")
@@ -381,23 +381,23 @@ class TokenTests(AuthorizedWorld):
     def test_unknown_node(self):
         """If the node is unknown, permission for every node is needed."""
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good", Host="edge-9:10250")
+        self.send_request(caller, Authorization="Bearer good", Host="edge-9:10250")
         self.answered(caller, 403, "get nodes/metrics of every node")
         self.api.rules.add((*self.rule[:3], ""))
         self.pass_time(31, step=31)
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good", Host="edge-9:10250")
+        self.send_request(caller, Authorization="Bearer good", Host="edge-9:10250")
         self.answered(caller, 503, "edge-9")
 
     def test_node_changes(self):
         """If an address changes to another node during the review, the request is rejected."""
         self.api.rules.add((*self.rule[:2], "stats", "edge-1"))
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good")
+        self.send_request(caller, Authorization="Bearer good")
         self.answered(caller, 403)
         self.client.hold()
         caller = self.dial_anonymously()
-        self.ask(caller, "/stats/summary", Authorization="Bearer good")
+        self.send_request(caller, "/stats/summary", Authorization="Bearer good")
         self.session.node = "edge-2"
         self.release()
         self.answered(caller, 503, "edge-1 has just become another node's")
@@ -406,7 +406,7 @@ class TokenTests(AuthorizedWorld):
     def test_bad_destination(self):
         """A request without a destination is rejected with the correct form."""
         caller = self.dial_anonymously()
-        self.ask(caller, Authorization="Bearer good", Host="edge-1:nonsense")
+        self.send_request(caller, Authorization="Bearer good", Host="edge-1:nonsense")
         self.answered(caller, 400)
 
 
@@ -417,9 +417,9 @@ class PortTests(AuthorizedWorld):
         """Without TLS nobody is authenticated: that port is for this machine."""
         self.serve_kubelet(None)
         caller = self.dial_insecurely()
-        self.ask(caller, Authorization="Bearer for-the-kubelet")
+        self.send_request(caller, Authorization="Bearer for-the-kubelet")
         self.answered(caller, 200)
-        self.assertEqual([], self.api.asked)
+        self.assertEqual([], self.api.requests)
         self.decisions()
         self.assertEqual([b"Bearer for-the-kubelet"], self.kubelet.head.values(b"authorization"))
 
@@ -429,10 +429,10 @@ class PortTests(AuthorizedWorld):
 
     def test_metrics(self):
         """The metrics have decisions, lookups and failures."""
-        self.ask(self.dial())
-        self.ask(self.user("eve"))
+        self.send_request(self.dial())
+        self.send_request(self.user("eve"))
         self.client.fail(ApiUnreachable("no"))
-        self.ask(self.user("joe"))
+        self.send_request(self.user("joe"))
         registry = MetricRegistry()
         registry.add(METRICS, lambda: self.decided)
         text = exposition(registry).decode()
@@ -453,12 +453,12 @@ class DefectTests(AuthorizedWorld):
     @property
     def middlewares(self):
         """Add a broken middleware after it."""
-        return [*super().middlewares, Breaks()]
+        return [*super().middlewares, BrokenMiddleware()]
 
     def test_defect(self):
         """An exception after it is logged and answered, including after a review."""
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         caller = self.user("jane")
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 500, "internal error")
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))

@@ -60,7 +60,7 @@ class CertificateTests(SynchronousTestCase):
         transport = SecureTransport(self.authority.certificate)
         for _ in range(3):
             self.users.of(transport)
-        self.assertEqual(1, transport.looks)
+        self.assertEqual(1, transport.certificate_reads)
         del transport
         gc.collect()
         self.assertEqual(0, len(self.users._users))

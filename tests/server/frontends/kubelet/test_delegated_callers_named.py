@@ -23,7 +23,7 @@ class NamedTests(DelegatedCallersWorld):
 
     def test_rules_of_others(self):
         """Connections redirected by rules that are not ours reach nothing, for any caller."""
-        self.lead(EDGE_2[0])
+        self.redirect(EDGE_2[0])
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         for caller in (self.apiserver("edge-1"), self.jane(), self.jane("edge-1")):
             self.refuses(caller, 503, "not by rules that this server knows", Host="edge-1:10250")
@@ -72,13 +72,13 @@ class NamedTests(DelegatedCallersWorld):
 
     def test_port_of_the_service(self):
         """If kube-proxy is on the same machine, the port is known, too."""
-        self.lead(SERVICE, 9443)
+        self.redirect(SERVICE, 9443)
         self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 9443), Host="edge-1:10250")
 
     def test_node_port(self):
         """A node port means the port of the Service, which is the node's."""
         self.put_node("edge-1", *EDGE_1, port=10350)
-        self.lead("192.0.2.77", 31250)
+        self.redirect("192.0.2.77", 31250)
         self.reaches(self.apiserver("edge-1"), (EDGE_1[0], 10250), Host="edge-1:31250")
 
     def test_pods_of_another_node(self):
@@ -95,7 +95,7 @@ class NamedTests(DelegatedCallersWorld):
                 caller = self.apiserver()
                 self.reaches(caller, (EDGE_1[0], 10250), target=target, Host=host, **UPGRADE)
 
-    def test_nothing_tells(self):
+    def test_no_name_at_all(self):
         """All other requests without a name are rejected, with the settings to change."""
         for target, fields in (
             ("/metrics", {}),
@@ -117,14 +117,14 @@ class NamedTests(DelegatedCallersWorld):
                     **fields,
                 )
 
-    def test_node_of_which_the_api_has_not_told(self):
+    def test_node_that_the_api_does_not_have(self):
         """An agent that has proven the name suffices."""
         self.informers.delete(NODES, "edge-1")
         self.reaches(self.apiserver("edge-1"), ("edge-1", 10250), Host="edge-2:10250")
 
     def test_dials_are_seen(self):
         """These tests detect requests that reach the other node."""
-        self.ask(self.apiserver("edge-2"))
+        self.send_request(self.apiserver("edge-2"))
         self.assertEqual(self.other.dials, [(EDGE_2[0], 10250)])
 
     def test_unknown_pod(self):
@@ -148,7 +148,7 @@ class NamedUpgradesTests(DelegatedCallersWorld):
 
     def test_kube_apiserver(self):
         """Neither the pod nor anything else replaces a name."""
-        self.lead(SERVICE)
+        self.redirect(SERVICE)
         for name in (None, "10.0.0.1", "elsewhere"):
             for first in ("exec", "attach", "portForward", "run"):
                 for fields in self.upgrades:
@@ -171,7 +171,7 @@ class NamedUpgradesTests(DelegatedCallersWorld):
         for redirected_from in (None, SERVICE):
             self.targets.redirected_from = None
             if redirected_from is not None:
-                self.lead(redirected_from)
+                self.redirect(redirected_from)
             for caller, proof in (
                 (self.jane(name="system:apiserver"), {}),
                 (self.connect(None, None), {"Authorization": "Bearer secret"}),
@@ -199,9 +199,9 @@ class NamedUpgradesTests(DelegatedCallersWorld):
             **UPGRADE,
         )
 
-    def test_led(self):
+    def test_redirected(self):
         """For redirected connections the address determines the node."""
-        self.lead(EDGE_1[0])
+        self.redirect(EDGE_1[0])
         self.reaches(
             self.apiserver(), (EDGE_1[0], 10250), target="/exec/default/here/web", **UPGRADE
         )

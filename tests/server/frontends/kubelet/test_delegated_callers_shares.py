@@ -16,7 +16,7 @@ class ShareTests(DelegatedCallersWorld):
     def setUp(self):
         """Redirect kube-apiserver's connections here, and start a kubelet."""
         super().setUp()
-        self.lead(EDGE_1[0])
+        self.redirect(EDGE_1[0])
         self.kubelet.answer = self.answer
 
     def answer(self, exchange):
@@ -31,48 +31,48 @@ class ShareTests(DelegatedCallersWorld):
         elif not target.startswith(b"/run"):
             exchange.respond(200, [], b"metric 1\n")
 
-    def by(self, address, *given):
+    def client_fields(self, address, *forwarded):
         """Return the fields by which kube-apiserver identifies its client."""
-        return {"X_Forwarded_For": ", ".join([*given, address])}
+        return {"X_Forwarded_For": ", ".join([*forwarded, address])}
 
     def flood(self, *spelled, count=20, **fields):
         """Send requests without a response for one client, which may pretend to be others."""
         for number in range(count):
-            given = [each.format(number) for each in spelled]
-            client = self.by(self.mallory, *given)
-            self.ask(self.apiserver(), self.run_target, "POST", **client, **fields)
+            forwarded = [each.format(number) for each in spelled]
+            client = self.client_fields(self.mallory, *forwarded)
+            self.send_request(self.apiserver(), self.run_target, "POST", **client, **fields)
 
     def test_answers_that_never_begin(self):
         """A client that waits for them, whatever it pretends, has half; others are served."""
         self.flood()
         self.flood("198.51.100.{}")
         self.assertEqual(16, self.pooled()["in_use"])
-        others = self.by(self.joan)
+        others = self.client_fields(self.joan)
         for _ in range(3):
             caller = self.apiserver()
-            self.ask(caller, **others)
+            self.send_request(caller, **others)
             self.answered(caller, 200, "metric 1\n")
             execing = self.apiserver()
-            self.ask(execing, "/exec/default/here/web?command=sh", "POST", **UPGRADE)
+            self.send_request(execing, "/exec/default/here/web?command=sh", "POST", **UPGRADE)
             self.answered(execing, 101)
             self.pass_time(60, 5)
             self.flood(count=16)
         self.api.rules.add(("jane", "get", "metrics", "edge-1"))
         own = self.jane()
-        self.ask(own)
+        self.send_request(own)
         self.answered(own, 200, "metric 1\n")
 
-    def test_upgrades_come_first_whoever_asks(self):
+    def test_upgrades_have_priority(self):
         """An exec starts while others, including unknown clients, wait for responses."""
         for number in range(5):
             self.mallory = f"192.0.2.{100 + number}"
             self.flood()
         for _ in range(20):
-            self.ask(self.apiserver(), self.run_target, "POST")
+            self.send_request(self.apiserver(), self.run_target, "POST")
         self.assertEqual(32, self.pooled()["in_use"])
         for fields in (UPGRADE, {"Connection": "Upgrade", "Upgrade": "SPDY/3.1"}):
             caller = self.apiserver()
-            self.ask(caller, "/exec/default/here/web?command=sh", "POST", **fields)
+            self.send_request(caller, "/exec/default/here/web?command=sh", "POST", **fields)
             self.answered(caller, 101)
 
     def test_dripping_bodies(self):
@@ -81,8 +81,8 @@ class ShareTests(DelegatedCallersWorld):
         for seconds, size in ((10, 6000), (10, 1)):
             for _ in range(20):
                 caller = self.apiserver()
-                fields = self.by(self.mallory)
-                self.ask(caller, "/x", "POST", b"a", Content_Length="100000000", **fields)
+                fields = self.client_fields(self.mallory)
+                self.send_request(caller, "/x", "POST", b"a", Content_Length="100000000", **fields)
                 begun.append((caller, size))
             self.pass_time(2)
             for _ in range(12):
@@ -91,9 +91,9 @@ class ShareTests(DelegatedCallersWorld):
                         caller.transport.write(b"a" * size)
                 self.pass_time(seconds, 5)
                 uploading = self.apiserver()
-                fields = self.by(self.joan)
+                fields = self.client_fields(self.joan)
                 body = b"a" * 50_000
-                self.ask(uploading, "/x", "POST", body, Content_Length="50000", **fields)
+                self.send_request(uploading, "/x", "POST", body, Content_Length="50000", **fields)
                 self.answered(uploading, 200, "50000 bytes\n")
 
     def test_only_kube_apiserver_is_believed(self):
@@ -103,12 +103,12 @@ class ShareTests(DelegatedCallersWorld):
         for verb in ("proxy", "metrics"):
             self.api.rules.add(("jane", "create", verb, "edge-1"))
         for number in range(20):
-            client = self.by(f"198.51.100.{number}")
-            self.ask(self.jane(), self.run_target, "POST", **client)
+            client = self.client_fields(f"198.51.100.{number}")
+            self.send_request(self.jane(), self.run_target, "POST", **client)
         self.assertEqual(16, self.pooled()["in_use"])
         self.serve_kubelet(None)
-        self.lead(EDGE_1[0], 10255)
+        self.redirect(EDGE_1[0], 10255)
         for number in range(20):
-            client = self.by(f"198.51.100.{number}")
-            self.ask(self.dial_insecurely(), self.run_target, "POST", **client)
+            client = self.client_fields(f"198.51.100.{number}")
+            self.send_request(self.dial_insecurely(), self.run_target, "POST", **client)
         self.assertEqual(32, self.pooled()["in_use"])

@@ -10,9 +10,9 @@ class OthersRulesTests(DelegatedCallersWorld):
 
     iptables = False
 
-    def test_led_by_others(self):
+    def test_redirected_by_others(self):
         """Rules that are not ours, such as those left by another server, choose nothing."""
-        self.lead(EDGE_1[0], 10255)
+        self.redirect(EDGE_1[0], 10255)
         self.refuses(
             self.dial_insecurely(), 503, "10.0.0.1:10255", "/steering", Host="edge-2:10266"
         )
@@ -23,9 +23,9 @@ class EarlyTests(DelegatedCallersWorld):
 
     synced = False
 
-    def test_led(self):
+    def test_redirected(self):
         """Connections redirected by an earlier server's rules are rejected before the sync."""
-        self.lead(EDGE_1[0], 10255)
+        self.redirect(EDGE_1[0], 10255)
         self.refuses(self.dial_insecurely(), 503, "(yet)", Host="edge-2:10266")
         for caller in (self.apiserver("edge-1"), self.jane()):
             self.refuses(caller, 503, "(yet)", Host="edge-2:10250")

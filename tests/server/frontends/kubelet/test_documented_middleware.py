@@ -46,7 +46,7 @@ class ReadOnlyTests(Example):
         """Reading requests are passed on to the kubelet."""
         caller = self.dial()
         for target in ("/metrics", "/containerLogs/default/web/web?follow=true", "/stats/summary"):
-            self.ask(caller, target)
+            self.send_request(caller, target)
             self.answered(caller, 200)
         self.assertEqual(3, len(self.kubelet.exchanges))
 
@@ -60,7 +60,7 @@ class ReadOnlyTests(Example):
             ("GET", "/%65xec/default/web/web"),
             ("GET", "//exec/default/web/web"),
         ):
-            self.ask(caller, target, method, X_Request_Id="abc-7")
+            self.send_request(caller, target, method, X_Request_Id="abc-7")
             self.answered(caller, 403, "only reading is allowed here (abc-7)")
         self.assertEqual([], self.kubelet.exchanges)
 
@@ -83,12 +83,12 @@ class MaintenanceTests(Example):
     def test_maintenance(self):
         """A node with the label gets no requests, however it is named."""
         for host in ("edge-1:10250", "192.0.2.7:10250"):
-            self.ask(self.caller, Host=host)
+            self.send_request(self.caller, Host=host)
             self.answered(self.caller, 200)
             self.informers.put(
                 NODES, node("edge-1", "192.0.2.7", labels={"example.com/maintenance": "true"})
             )
-            self.ask(self.caller, Host=host, X_Request_Id="abc-7")
+            self.send_request(self.caller, Host=host, X_Request_Id="abc-7")
             self.answered(self.caller, 503, "edge-1 is in maintenance (abc-7)")
             self.informers.put(NODES, node("edge-1", "192.0.2.7"))
         self.assertEqual(2, len(self.kubelet.exchanges))
@@ -107,10 +107,10 @@ class MaintenanceTests(Example):
             error = self.assertRaises(RequestFailed, gate.admit, call)
             self.assertEqual((503, "edge-1 is in maintenance (abc-7)"), (error.status, error.text))
 
-    def test_not_known(self):
+    def test_unknown_node(self):
         """Requests for an unknown node are not rejected."""
         self.informers.delete(NODES, "edge-1")
-        self.ask(self.caller)
+        self.send_request(self.caller)
         self.answered(self.caller, 200)
 
     def test_standalone(self):

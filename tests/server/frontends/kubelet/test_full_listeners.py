@@ -24,7 +24,7 @@ class Clients:
         return named
 
 
-class UnderWayTests(World):
+class InFlightTests(World):
     """Requests to which kubelets do not respond, and that nobody ends."""
 
     settings = ServerSettings(max_connections=4)
@@ -42,24 +42,24 @@ class UnderWayTests(World):
             (self.dial_insecurely, None),
         ):
             self.serve_kubelet(credentials)
-            held = [dial() for _ in range(2)]
-            for caller in held:
-                self.ask(caller, X_Client="mallory")
+            waiting = [dial() for _ in range(2)]
+            for caller in waiting:
+                self.send_request(caller, X_Client="mallory")
             refused = dial()
-            self.ask(refused, X_Client="mallory")
+            self.send_request(refused, X_Client="mallory")
             self.answered(
                 refused,
                 503,
                 "2 of 4 requests are in flight at this port, and one caller may use as many as"
                 " remain free: try again when some of yours have ended",
             )
-            self.ask(dial(), X_Client="joan")
-            self.ask(refused, X_Client="mallory")
+            self.send_request(dial(), X_Client="joan")
+            self.send_request(refused, X_Client="mallory")
             self.answered(refused, 503, "3 of 4 requests are in flight")
-            held[0].transport.loseConnection()
-            held[1].transport.loseConnection()
+            waiting[0].transport.loseConnection()
+            waiting[1].transport.loseConnection()
             self.settle()
-            self.ask(refused, X_Client="mallory")
+            self.send_request(refused, X_Client="mallory")
             self.assertEqual(b"", refused.received)
 
     def test_answered(self):
@@ -67,9 +67,9 @@ class UnderWayTests(World):
         self.kubelet.answer = lambda exchange: exchange.respond(200, [], b"metric 1\n")
         caller = self.dial()
         for _ in range(5):
-            self.ask(caller, X_Client="joan")
+            self.send_request(caller, X_Client="joan")
             self.answered(caller, 200)
-            self.ask(caller, X_Client="joan", Host="unknown:10250")
+            self.send_request(caller, X_Client="joan", Host="unknown:10250")
             self.answered(caller, 503)
 
 
@@ -93,7 +93,7 @@ class FullTests(World):
             self.serve_kubelet(credentials)
             self.lines.clear()
             for number in range(2):
-                self.ask(dial(), X_Client=str(number))
+                self.send_request(dial(), X_Client=str(number))
             self.assertEqual([], self.full())
             for _ in range(2):
                 self.answered(dial(), 503)
@@ -110,7 +110,7 @@ class FullTests(World):
         """Idle callers are evicted, which is also logged."""
         for _ in range(4):
             caller = self.dial()
-            self.ask(caller)
+            self.send_request(caller)
             self.answered(caller, 200)
         self.assertEqual(1, len(self.full()))
         self.assertEqual(0, self.stats().refusals[503])
@@ -121,7 +121,7 @@ class FullTests(World):
             self.link(Recorder(), self.secured())
         self.assertIn("1 unfinished TLS handshakes (1 at most)", self.full()[0])
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 200)
 
 
@@ -131,7 +131,7 @@ class DrainTests(World):
     def test_idle(self):
         """Idle connections close on both sides at once."""
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         drained = self.interception.drain()
         self.settle()
         self.successResultOf(drained)
@@ -143,7 +143,7 @@ class DrainTests(World):
         """A running request gets its response, the last on its connections."""
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         drained = self.interception.drain()
         self.settle()
         self.assertNoResult(drained)
@@ -158,7 +158,7 @@ class DrainTests(World):
         """Remaining connections are aborted on both sides."""
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         drained = self.interception.drain()
         self.interception.close()
         self.settle()

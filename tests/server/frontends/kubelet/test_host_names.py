@@ -32,22 +32,22 @@ class HostNamesTests(SynchronousTestCase):
         self.middleware = HostNames(self.registry, lambda host: CALLED.get(host, ()))
         self.passed = []
 
-    def ask(self, request_head, *words, **known):
+    def rejection_of(self, request_head, *words, **known):
         """Send a request through it; return the status of a rejection, ``None`` without one.
 
         The text of the rejection must have ``words``.
         """
-        asked = request(request_head)
-        asked.exchange.secure = False
+        intercepted = request(request_head)
+        intercepted.exchange.secure = False
         for name, value in known.items():
-            setattr(asked, name, value)
-        self.middleware.wrap(self.passed.append)(asked)
-        if not asked.exchange.failures:
-            self.assertIs(self.passed.pop(), asked)
+            setattr(intercepted, name, value)
+        self.middleware.wrap(self.passed.append)(intercepted)
+        if not intercepted.exchange.failures:
+            self.assertIs(self.passed.pop(), intercepted)
             return None
         self.assertEqual(self.passed, [])
-        [(status, text)] = asked.exchange.failures
-        self.assertEqual(asked.refusal, text)
+        [(status, text)] = intercepted.exchange.failures
+        self.assertEqual(intercepted.refusal, text)
         self.assertNotIn("\n", text)
         for word in words:
             self.assertIn(word, text)
@@ -66,12 +66,16 @@ class HostNamesTests(SynchronousTestCase):
                 {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
                 {"X_Tunnel_Proxy_Dest": ["a:1", "b:1"]},
             ):
-                asked = head(host=host, **fields)
-                self.assertEqual(421, self.ask(asked, "an IP address or localhost"), (host, fields))
+                request_head = head(host=host, **fields)
+                self.assertEqual(
+                    421,
+                    self.rejection_of(request_head, "an IP address or localhost"),
+                    (host, fields),
+                )
             destination = Destination("edge-1", "10.0.0.1", 10250)
-            self.assertEqual(421, self.ask(head(host=host), destination=destination), host)
+            self.assertEqual(421, self.rejection_of(head(host=host), destination=destination), host)
         # The agent serves unclaimed hosts.
-        self.assertEqual(421, self.ask(head(host="evil.example:10264")))
+        self.assertEqual(421, self.rejection_of(head(host="evil.example:10264")))
 
     def test_own_names(self):
         """Addresses, names of this machine and names of nodes may choose the destination."""
@@ -79,32 +83,34 @@ class HostNamesTests(SynchronousTestCase):
         nodes = ("edge-1:10250", "Edge-1.:80", "printer.site:9100")
         for host in (*own, f"{socket.gethostname()}:10264", *nodes):
             for fields in ({}, {"X_Tunnel_Proxy_Dest": "edge-1:10250"}):
-                self.assertIsNone(self.ask(head(host=host, **fields)), host)
+                self.assertIsNone(self.rejection_of(head(host=host, **fields)), host)
 
     def test_names_that_nodes_have_chosen(self):
         """A node's name reaches that node, whatever fields and the pod in the path contain."""
         self.registry.add(Session("edge-9"))
         for host, node in (("edge-9:10250", "edge-9"), ("evil.node:10264", "edge-9")):
             destination = Destination(node, "10.0.0.9", 10255)
-            self.assertIsNone(self.ask(head(host=host), destination=destination))
+            self.assertIsNone(self.rejection_of(head(host=host), destination=destination))
             for field in (
                 {"X_Tunnel_Proxy_Dest": "edge-1:10255"},
                 {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
                 {"X_Tunnel_Proxy_Host": "edge-1"},
             ):
-                asked = head(host=host, **field)
-                self.assertEqual(421, self.ask(asked, "and the request is for edge-1"), host)
+                request_head = head(host=host, **field)
+                self.assertEqual(
+                    421, self.rejection_of(request_head, "and the request is for edge-1"), host
+                )
             # Determined by the pod in the path.
             there = Destination("edge-1", "10.0.0.1", 10255)
-            self.assertEqual(421, self.ask(head(host=host), destination=there), host)
+            self.assertEqual(421, self.rejection_of(head(host=host), destination=there), host)
 
     def test_node_that_is_cut_off(self):
         """The cluster knows its name, so the proxy reports the error."""
         for fields in ({}, {"X_Tunnel_Proxy_Dest": "edge-9:10250"}):
             destination = Destination("edge-9", "edge-9", 10250)
             self.registry.belongs_to_other_node = lambda node, host: host == "edge-9" != node
-            asked = head(host="edge-9:10250", **fields)
-            self.assertIsNone(self.ask(asked, destination=destination))
+            request_head = head(host="edge-9:10250", **fields)
+            self.assertIsNone(self.rejection_of(request_head, destination=destination))
 
     def test_pages_of_other_sites(self):
         """A browser's requests for pages of other sites are rejected, whatever they request."""
@@ -118,11 +124,11 @@ class HostNamesTests(SynchronousTestCase):
                 {"Origin": f"https://{host}"},
                 {"Origin": "http://localhost"},
             ):
-                asked = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
-                self.assertEqual(403, self.ask(asked, "web pages"), (host, fields))
+                request_head = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
+                self.assertEqual(403, self.rejection_of(request_head, "web pages"), (host, fields))
             for fields in ({"Sec_Fetch_Site": "none"}, {"Origin": f"http://{host}"}):
-                asked = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
-                self.assertIsNone(self.ask(asked), (host, fields))
+                request_head = head(host=host, X_Tunnel_Proxy_Dest="edge-1:10255", **fields)
+                self.assertIsNone(self.rejection_of(request_head), (host, fields))
 
     def test_port_of_this_listener(self):
         """The port of this listener in Host is not a port of a node."""
@@ -130,25 +136,25 @@ class HostNamesTests(SynchronousTestCase):
         destination = Destination("edge-1", "10.0.0.1", here)
         for host in (f"localhost:{here}", f"127.0.0.1:{here}", f"edge-1:{here}"):
             for known in ({"destination": destination}, {}):
-                asked = self.ask(head(host=host), "X-Tunnel-Proxy-Dest", **known)
-                self.assertEqual(421, asked, host)
-            asked = head(host=host, X_Tunnel_Proxy_Dest=f"edge-1:{here}")
-            self.assertIsNone(self.ask(asked), host)
+                status = self.rejection_of(head(host=host), "X-Tunnel-Proxy-Dest", **known)
+                self.assertEqual(421, status, host)
+            request_head = head(host=host, X_Tunnel_Proxy_Dest=f"edge-1:{here}")
+            self.assertIsNone(self.rejection_of(request_head), host)
 
     def test_nobody_there(self):
         """The proxy reports unreachable destinations, and bad fields."""
         self.registry.remove(self.registry.direct("edge-1"))
-        self.assertIsNone(self.ask(head(host="edge-1:10250")))
-        self.assertIsNone(self.ask(head(host=None)))
-        self.assertIsNone(self.ask(head(host="edge 1")))
+        self.assertIsNone(self.rejection_of(head(host="edge-1:10250")))
+        self.assertIsNone(self.rejection_of(head(host=None)))
+        self.assertIsNone(self.rejection_of(head(host="edge 1")))
 
     def test_proven(self):
         """If the connection has determined the destination, Host does not count; over TLS the
         caller chooses it.
         """
         destination = Destination("edge-1", "10.0.0.1", 10250)
-        asked = head(host="evil.example:10264")
-        self.assertIsNone(self.ask(asked, destination=destination, proven=True))
-        secured = request(asked)
+        request_head = head(host="evil.example:10264")
+        self.assertIsNone(self.rejection_of(request_head, destination=destination, proven=True))
+        secured = request(request_head)
         self.middleware.wrap(self.passed.append)(secured)
         self.assertEqual(self.passed, [secured])

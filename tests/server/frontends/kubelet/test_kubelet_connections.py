@@ -25,7 +25,7 @@ class TrustTests(World):
 
     def test_verified(self):
         """A kubelet with a certificate of the authority is verified, and counted."""
-        self.ask(self.dial())
+        self.send_request(self.dial())
         self.handshakes(done=1)
         self.assertEqual({"verified": 1}, self.counters.verdicts)
 
@@ -33,7 +33,7 @@ class TrustTests(World):
         """One of another authority is accepted with a warning, and counted."""
         self.serve_kubelet(Issuer.make(self).server("edge-1"))
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 200)
         self.assertEqual({"unverified": 1}, self.counters.verdicts)
         self.assertTrue(any("edge-1" in line and "not verified" in line for line in self.lines))
@@ -42,7 +42,7 @@ class TrustTests(World):
         """One with another name is rejected, with node, address, reason and flag."""
         self.serve_kubelet(self.issuer.server("edge-2"))
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 502, "edge-1 at edge-1:10250", "is for edge-2", "--kubelet-verify")
         self.handshakes(not_trusted=1)
         self.assertEqual([], self.kubelet.exchanges)
@@ -51,7 +51,7 @@ class TrustTests(World):
         """A port without TLS is reported."""
         self.serve_kubelet(None)
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 502, "TLS with the kubelet of edge-1", "does not speak TLS")
         self.handshakes(failed=1)
 
@@ -59,7 +59,7 @@ class TrustTests(World):
         """A kubelet that does not know this server's certificate is reported, with the remedy."""
         self.serve_kubelet(Issuer.make(self).server("edge-1"), trusting=False)
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(
             caller, 502, "edge-1", "rejects the certificate tunnel-proxy-client", "ca.crt"
         )
@@ -73,7 +73,7 @@ class TrustTests(World):
 
         self.listen(Factory.forProtocol(Closing))
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 502, "has failed: it has closed the connection")
         self.handshakes(failed=1)
 
@@ -82,7 +82,7 @@ class TrustTests(World):
         silent = Recorder()
         self.listen(Factory.forProtocol(lambda: silent))
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.pass_time(HANDSHAKE_TIMEOUT - 1)
         self.assertEqual(b"", caller.received)
         self.pass_time(2)
@@ -95,7 +95,7 @@ class TrustTests(World):
         silent = Recorder()
         self.listen(Factory.forProtocol(lambda: silent))
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         caller.transport.abortConnection()
         self.settle()
         self.pass_time(1)
@@ -106,7 +106,7 @@ class TrustTests(World):
         """A handshake in progress when the server stops is not a defect."""
         silent = Recorder()
         self.listen(Factory.forProtocol(lambda: silent))
-        self.ask(self.dial())
+        self.send_request(self.dial())
         self.interception.close()
         self.settle()
         self.assertEqual(1, len(silent.ended_with))
@@ -117,7 +117,7 @@ class TrustTests(World):
         """A node that is lost in the handshake is reported as such."""
         self.listen(Factory.forProtocol(Recorder))
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.pair.server.close(Code.SESSION_LOST, "the agent did not come back")
         self.settle()
         self.answered(caller, 503, "the agent did not come back")
@@ -132,7 +132,7 @@ class DemandingTests(World):
         """A kubelet of another authority is rejected, with the remedy."""
         self.serve_kubelet(Issuer.make(self).server("edge-1"))
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 502, "is not from an authority of --kubelet-ca")
         self.assertEqual(0, self.counters.verdicts.total())
 
@@ -145,7 +145,7 @@ class PoolTests(World):
         for _ in range(3):
             caller = self.dial()
             for _ in range(3):
-                self.ask(caller)
+                self.send_request(caller)
                 self.answered(caller, 200)
         self.assertEqual(1, len(self.connected))
         self.assertEqual(1, self.counters.handshakes["done"])
@@ -154,30 +154,32 @@ class PoolTests(World):
     def test_kinds(self):
         """Other destinations, and the server's other port, have separate connections."""
         secure = self.dial()
-        self.ask(secure)
-        self.ask(secure, X_Tunnel_Proxy_Dest="127.0.0.1:10250", X_Tunnel_Proxy_Host="edge-1")
+        self.send_request(secure)
+        self.send_request(
+            secure, X_Tunnel_Proxy_Dest="127.0.0.1:10250", X_Tunnel_Proxy_Host="edge-1"
+        )
         self.assertEqual(2, len(self.connected))
         self.serve_kubelet(None)
         insecure = self.dial_insecurely()
-        self.ask(insecure)
+        self.send_request(insecure)
         self.answered(insecure, 200)
         self.assertEqual(3, len(self.connected))
 
     def test_lost_session(self):
         """Connections end with the session that carries them."""
-        self.ask(self.dial())
+        self.send_request(self.dial())
         self.pair.server.close(Code.SESSION_LOST, "the agent did not come back")
         self.settle()
         self.assertEqual({"in_use": 0, "idle": 0}, self.pooled())
 
     def test_draining_session(self):
         """A draining session is not delayed by connections that are or become idle."""
-        self.ask(self.dial())
+        self.send_request(self.dial())
         answer = self.kubelet.answer
         self.kubelet.answer = lambda exchange: None
         caller = self.dial()
-        self.ask(caller)
-        self.ask(self.dial())
+        self.send_request(caller)
+        self.send_request(self.dial())
         self.kubelet.exchanges[-1].respond(200, [], b"x")
         self.settle()
         self.assertEqual({"in_use": 1, "idle": 1}, self.pooled())
@@ -194,21 +196,21 @@ class PoolTests(World):
     def test_new_session(self):
         """Connections of a session are not used for its replacement."""
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.registry.add(Session(self.pair.server))
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 200)
         self.assertEqual(2, len(self.connected))
 
     def test_new_trust(self):
         """Older connections are not reused when the authorities of kubelets have changed."""
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.assertEqual({"verified": 1}, self.counters.verdicts)
         others = (Issuer.make(self).authority.certificate,)
         changed = replace(self.contexts.credentials, authorities=others)
         self.contexts.rotate(changed, utc_now(self.issuer.clock))
-        self.ask(caller)
+        self.send_request(caller)
         self.assertEqual({"verified": 1, "unverified": 1}, self.counters.verdicts)
 
     def test_followed(self):
@@ -217,10 +219,10 @@ class PoolTests(World):
         answer = self.kubelet.answer
         self.kubelet.answer = lambda exchange: None
         for _ in range(40):
-            self.ask(self.dial_insecurely(), "/containerLogs/a/b/c?follow=true")
+            self.send_request(self.dial_insecurely(), "/containerLogs/a/b/c?follow=true")
         self.kubelet.answer = answer
         caller = self.dial_insecurely()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 200)
         self.assertEqual(41, len(self.connected))
         *followed, short = self.session.holders
@@ -234,7 +236,7 @@ class PoolTests(World):
         callers = [self.dial_insecurely() for _ in range(40)]
         self.serve_kubelet(None)
         for caller in callers:
-            self.ask(caller)
+            self.send_request(caller)
         self.assertEqual(16, len(self.connected))
         for exchange in list(self.kubelet.exchanges):
             exchange.respond(200, [], b"x")
@@ -250,7 +252,7 @@ class PoolTests(World):
         self.kubelet.answer = lambda exchange: None
         callers = [self.dial_insecurely() for _ in range(20)]
         for caller in callers:
-            self.ask(caller)
+            self.send_request(caller)
         self.assertEqual(4, self.stats().pool.waiting)
         self.pair.server.close(Code.SESSION_LOST, "the agent did not come back")
         self.settle()
@@ -272,7 +274,7 @@ class TimeTests(World):
     def test_overdue(self):
         """A kubelet that does not respond times out after --response-timeout."""
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.pass_time(RESPONSE_TIMEOUT - 1)
         self.assertEqual(b"", caller.received)
         self.pass_time(2)
@@ -281,9 +283,9 @@ class TimeTests(World):
     def test_another_response_timeout_from_now_on(self):
         """A request in flight keeps its timeout; later ones have the new one."""
         before, after = self.dial(), self.dial()
-        self.ask(before)
+        self.send_request(before)
         self.interception.use_response_timeout(5.0)
-        self.ask(after)
+        self.send_request(after)
         self.pass_time(8)
         self.answered(after, 504, "no response within 5 seconds")
         self.assertEqual(b"", before.received)
@@ -294,7 +296,7 @@ class TimeTests(World):
     def test_follow(self):
         """A request that follows something has no timeout."""
         caller = self.dial()
-        self.ask(caller, "/containerLogs/a/b/c?follow=true")
+        self.send_request(caller, "/containerLogs/a/b/c?follow=true")
         self.pass_time(2 * RESPONSE_TIMEOUT, step=5)
         self.kubelet.exchanges[0].respond(200, [], b"at last")
         self.settle()
@@ -303,6 +305,6 @@ class TimeTests(World):
     def test_upgrade(self):
         """The response to an upgrade has the timeout."""
         caller = self.dial()
-        self.ask(caller, "/exec/a/b/c", Connection="Upgrade", Upgrade="SPDY/3.1")
+        self.send_request(caller, "/exec/a/b/c", Connection="Upgrade", Upgrade="SPDY/3.1")
         self.pass_time(RESPONSE_TIMEOUT + 1)
         self.answered(caller, 504)

@@ -226,6 +226,6 @@ class LimitsTests(SynchronousTestCase):
     def test_metrics(self):
         """The metrics that it refers to exist."""
         names = {f"`{metric.name.removeprefix('yurttunnel_server_')}`" for metric in METRICS}
-        told = {row[0] for row in self.rows() if len(row) == 2}
-        self.assertEqual(5, len(told))
-        self.assertEqual(set(), told - names)
+        named = {row[0] for row in self.rows() if len(row) == 2}
+        self.assertEqual(5, len(named))
+        self.assertEqual(set(), named - names)

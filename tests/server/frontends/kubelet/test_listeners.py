@@ -19,7 +19,7 @@ class RequestTests(World):
     def test_secure(self):
         """A request over TLS is forwarded over TLS."""
         caller = self.dial()
-        self.ask(caller, "/metrics?x=y", Authorization="Bearer t", Accept="*/*")
+        self.send_request(caller, "/metrics?x=y", Authorization="Bearer t", Accept="*/*")
         self.answered(caller, 200, "metric 1\n")
         self.assertEqual([("edge-1", 10250)], self.connected)
         head = self.kubelet.head
@@ -33,9 +33,9 @@ class RequestTests(World):
 
     def test_defect(self):
         """A defect on the way to the kubelet is logged, and reported to the caller as such."""
-        self.session.open_stream = lambda *asked: 1 / 0
+        self.session.open_stream = lambda *arguments: 1 / 0
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 500, "internal error: see the log of the server")
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
@@ -43,7 +43,7 @@ class RequestTests(World):
         """A request without TLS is forwarded without."""
         self.serve_kubelet(None)
         caller = self.dial_insecurely()
-        self.ask(caller, Host="edge-1:10255")
+        self.send_request(caller, Host="edge-1:10255")
         self.answered(caller, 200, "metric 1\n")
         self.assertEqual([("edge-1", 10255)], self.connected)
         self.assertFalse(self.kubelet.exchanges[0].secure)
@@ -52,7 +52,7 @@ class RequestTests(World):
     def test_fields_for_the_server(self):
         """The fields of the tunnel choose node and destination, and are not passed on."""
         caller = self.dial()
-        self.ask(
+        self.send_request(
             caller,
             Host="tunnel.example",
             X_Tunnel_Proxy_Host="edge-1:1",
@@ -70,16 +70,16 @@ class RequestTests(World):
     def test_request_id(self):
         """The caller's id is used, otherwise a new one; the kubelet gets either."""
         caller = self.dial()
-        self.ask(caller, X_Request_Id="abc-7")
+        self.send_request(caller, X_Request_Id="abc-7")
         self.assertEqual([b"abc-7"], self.kubelet.head.values(b"x-request-id"))
         self.assertTrue(any("(abc-7): 200, 9 bytes" in line for line in self.lines), self.lines)
-        self.ask(caller, X_Request_Id="not fit for a log")
+        self.send_request(caller, X_Request_Id="not fit for a log")
         [made] = self.kubelet.head.values(b"x-request-id")
         self.assertRegex(made, rb"\A[0-9a-f]{8}-\d+\Z")
 
     def test_traced(self):
         """The log line has the caller's name and address."""
-        self.ask(self.dial())
+        self.send_request(self.dial())
         self.assertTrue(
             any("by 'kube-apiserver-kubelet-client' from " in line for line in self.lines),
             self.lines,
@@ -89,7 +89,7 @@ class RequestTests(World):
         """A command of many long words passes, and so do many fields."""
         caller = self.dial()
         target = "/exec/default/web/web?command=" + "%C3%BC" * 80_000
-        self.ask(caller, target, **{f"X_{number}": "y" for number in range(150)})
+        self.send_request(caller, target, **{f"X_{number}": "y" for number in range(150)})
         self.answered(caller, 200)
         self.assertEqual(target.encode(), self.kubelet.head.target)
 
@@ -111,9 +111,11 @@ class RequestTests(World):
 
         self.kubelet.answer = lambda exchange: exchange.deliver_body(Sink(exchange))
         caller = self.dial()
-        self.ask(caller, method="POST", body=b"12345", Content_Length="5")
+        self.send_request(caller, method="POST", body=b"12345", Content_Length="5")
         self.answered(caller, 201, "54321")
-        self.ask(caller, method="POST", body=b"3\r\nabc\r\n0\r\n\r\n", Transfer_Encoding="chunked")
+        self.send_request(
+            caller, method="POST", body=b"3\r\nabc\r\n0\r\n\r\n", Transfer_Encoding="chunked"
+        )
         self.answered(caller, 201, "cba")
         self.assertEqual([b"12345", b"abc"], bodies)
 
@@ -124,7 +126,7 @@ class RequestTests(World):
             self.kubelet.answer = lambda exchange, status=status: exchange.respond(
                 status, [(b"X-Kubelet", b"y")], b"" if status == 204 else b"its own words"
             )
-            self.ask(caller)
+            self.send_request(caller)
             self.answered(caller, status)
             self.assertIn(b"X-Kubelet: y", caller.received)
             self.assertEqual(status != 204, caller.received.endswith(b"its own words"))
@@ -138,7 +140,7 @@ class RequestTests(World):
             )
             caller = self.dial()
             length = {"Content_Length": "0"} if method == "POST" else {}
-            self.ask(
+            self.send_request(
                 caller,
                 "/exec/default/web/web?command=sh",
                 method,
@@ -169,7 +171,7 @@ class RequestTests(World):
         """A rejected upgrade passes with its body."""
         self.kubelet.answer = lambda exchange: exchange.respond(403, [], b"you may not")
         caller = self.dial()
-        self.ask(caller, "/exec/a/b/c", "POST", Connection="Upgrade", Upgrade="SPDY/3.1")
+        self.send_request(caller, "/exec/a/b/c", "POST", Connection="Upgrade", Upgrade="SPDY/3.1")
         self.answered(caller, 403, "you may not")
 
 
@@ -185,31 +187,31 @@ class RefusalTests(World):
     def test_destinations(self):
         """A request without a destination is rejected with the correct form."""
         caller = self.dial_insecurely()
-        self.ask(caller, Host="edge-1")
+        self.send_request(caller, Host="edge-1")
         self.answered(caller, 400, "edge-1:10250", "no port")
         self.assertEqual([], self.connected)
 
     def test_connect(self):
         """CONNECT is rejected."""
         caller = self.dial_insecurely()
-        self.ask(caller, "edge-1:10250", "CONNECT")
+        self.send_request(caller, "edge-1:10250", "CONNECT")
         self.answered(caller, 405, "--connect-endpoint")
         self.assertEqual([], self.connected)
 
     def test_no_agent(self):
         """For a node without an agent the response says when it was last seen."""
         caller = self.dial()
-        self.ask(caller, Host="edge-9:10250")
+        self.send_request(caller, Host="edge-9:10250")
         self.answered(caller, 503, "no agent is connected for edge-9")
         self.registry.remove(self.session)
         self.pass_time(5)
-        self.ask(caller)
+        self.send_request(caller)
         self.answered(caller, 503, "no agent is connected for edge-1", "last seen 5 s ago")
 
     def test_for_machines(self):
         """A caller that accepts JSON gets a Kubernetes Status."""
         caller = self.dial()
-        self.ask(caller, Host="edge-9:10250", Accept="application/json")
+        self.send_request(caller, Host="edge-9:10250", Accept="application/json")
         self.answered(caller, 503, '"kind": "Status"', '"reason": "ServiceUnavailable"')
 
     def test_callers(self):
@@ -221,7 +223,7 @@ class RefusalTests(World):
                     credentials.key, credentials.certificate
                 )
             )
-            self.ask(caller)
+            self.send_request(caller)
             self.assertEqual(b"", caller.received)
         warned = [line for line in self.lines if "a caller from" in line]
         self.assertEqual(2, len(warned), self.lines)
@@ -231,7 +233,7 @@ class RefusalTests(World):
     def test_broken_record(self):
         """A malformed record on an accepted connection is not reported as a rejected caller."""
         caller = self.dial()
-        self.ask(caller)
+        self.send_request(caller)
         self.links[-1].server_io.protocol.dataReceived(b"\x17\x03\x03\x00\x20" + bytes(32))
         self.settle()
         self.assertEqual(1, len(caller.ended_with))
@@ -240,10 +242,10 @@ class RefusalTests(World):
     def test_heads(self):
         """Malformed requests are counted by status, on either port."""
         for caller in (self.dial(), self.dial_insecurely()):
-            self.ask(caller, "nowhere")
+            self.send_request(caller, "nowhere")
             self.answered(caller, 400)
         caller = self.dial_insecurely()
-        self.ask(caller, Expect="a-miracle")
+        self.send_request(caller, Expect="a-miracle")
         self.answered(caller, 417)
         self.assertEqual({400: 2, 417: 1}, self.stats().refusals)
 
@@ -257,7 +259,7 @@ class RefusalTests(World):
             (Code.DENIED, 403),
         ):
             self.pair.acceptor.answer = lambda request, code=code: request.fail(code, "its words")
-            self.ask(caller)
+            self.send_request(caller)
             self.answered(caller, status, "the kubelet of edge-1 at edge-1:10250: its words")
 
 
@@ -292,7 +294,7 @@ class MiddlewareTests(World):
     def test_answers(self):
         """It can respond itself; that is traced and counted like all others."""
         caller = self.dial()
-        self.ask(caller, "/secret", X_Request_Id="abc-7")
+        self.send_request(caller, "/secret", X_Request_Id="abc-7")
         self.answered(caller, 403, "not for you, abc-7")
         self.assertEqual([], self.connected)
         self.assertTrue(any("(abc-7): 403" in line for line in self.lines), self.lines)
@@ -302,7 +304,7 @@ class MiddlewareTests(World):
         """It can choose another destination, which the kubelet gets as Host."""
         self.serve_kubelet(None)
         caller = self.dial_insecurely()
-        self.ask(caller, Host="nonsense")
+        self.send_request(caller, Host="nonsense")
         self.answered(caller, 200)
         self.assertEqual([("192.0.2.7", 10251)], self.connected)
         self.assertEqual([b"192.0.2.7:10251"], self.kubelet.head.values(b"host"))

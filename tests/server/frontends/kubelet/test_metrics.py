@@ -54,7 +54,7 @@ class RequestMetricsTests(SynchronousTestCase):
             (failure.kind, failure.who, failure.status, failure.request_id, failure.text),
         )
 
-    def test_callers_that_are_not_known(self):
+    def test_unauthenticated_callers(self):
         """A 401 is the server's own, too; without a response nothing is recorded."""
         for status in (401, 0):
             intercepted = request(head("GET", "/pods"))

@@ -54,7 +54,7 @@ class Maker:
     def make(self, clock, informers):
         """Return a middleware."""
         self.clock = clock
-        self.given = informers
+        self.received = informers
         return Noting(self.name, [])
 
 
@@ -71,7 +71,7 @@ class ChainTests(SynchronousTestCase):
         handler(intercepted)
         self.assertEqual(["a", "b", intercepted], notes)
 
-    def test_defect_behind_one_that_waits(self):
+    def test_defect_in_a_delayed_call(self):
         """An exception in a delayed call is answered, too, where nothing else would respond."""
         clock = Clock()
 
@@ -110,7 +110,7 @@ class FindingTests(SynchronousTestCase):
         found = find_middlewares(clock, ["quota", "audit"], makers)
         self.assertEqual(["quota", "audit"], [each.name for each in found])
         self.assertIs(clock, makers[0].clock)
-        self.assertEqual({}, makers[0].given)
+        self.assertEqual({}, makers[0].received)
 
     def test_unknown(self):
         """An unknown name is rejected, with a list of the installed ones."""
@@ -136,11 +136,11 @@ class FindingTests(SynchronousTestCase):
         kinds = ["Node", "Pod", "Service", "ConfigMap", "EndpointSlice"]
         maker = Maker("policy", kinds)
         find_middlewares(Clock(), ["policy"], [maker], ClusterInformers(informers, "tunnel"))
-        self.assertEqual(kinds, list(maker.given))
-        whole = node("edge-1", "192.0.2.7")
-        informers.put(NODES, whole)
-        self.assertEqual(whole, maker.given["Node"].get("edge-1"))
-        namespaces = [maker.given[kind].spec.namespace for kind in kinds]
+        self.assertEqual(kinds, list(maker.received))
+        stored = node("edge-1", "192.0.2.7")
+        informers.put(NODES, stored)
+        self.assertEqual(stored, maker.received["Node"].get("edge-1"))
+        namespaces = [maker.received[kind].spec.namespace for kind in kinds]
         self.assertEqual([None, None, "tunnel", "tunnel", "tunnel"], namespaces)
 
     def test_shared(self):
@@ -148,7 +148,7 @@ class FindingTests(SynchronousTestCase):
         makers = [Maker("a", ["Node"]), Maker("b", ["Node"])]
         cluster = ClusterInformers(FakeInformers(), "tunnel")
         find_middlewares(Clock(), ["a", "b"], makers, cluster)
-        self.assertIs(makers[0].given["Node"], makers[1].given["Node"])
+        self.assertIs(makers[0].received["Node"], makers[1].received["Node"])
 
     def test_unknown_kind(self):
         """A kind that the server does not have is rejected, before anything is created."""
@@ -165,12 +165,12 @@ class FindingTests(SynchronousTestCase):
 
     def test_plugins(self):
         """They are searched for among Twisted's plugins."""
-        asked = []
+        interfaces = []
 
         def plugins(interface):
-            asked.append(interface)
+            interfaces.append(interface)
             return iter([Maker("a")])
 
         self.patch(middleware, "getPlugins", plugins)
         self.assertEqual(["a"], [maker.name for maker in installed_makers()])
-        self.assertEqual([IMiddlewareMaker], asked)
+        self.assertEqual([IMiddlewareMaker], interfaces)

@@ -18,7 +18,7 @@ class OwnTests(DelegatedCallersWorld):
         """At the server's own address their fields choose, and their permission is reviewed."""
         for name in (None, "x-tunnel-server-internal-svc", "cloud-1"):
             self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
-            self.lead(SERVICE, 10263)
+            self.redirect(SERVICE, 10263)
             caller = self.jane(name)
             for fields in ({"Host": "edge-2:10250"}, {"X_Tunnel_Proxy_Dest": "edge-2:10250"}):
                 self.refuses(
@@ -38,7 +38,7 @@ class OwnTests(DelegatedCallersWorld):
         for address, name in ((EDGE_1[0], None), (EDGE_1[1], "edge-2"), (None, "edge-1")):
             self.targets.redirected_from = None
             if address is not None:
-                self.lead(address)
+                self.redirect(address)
             for caller, fields in (
                 (self.jane(name, "system:apiserver"), {}),
                 (self.connect(None, name), {"Authorization": "Bearer secret"}),
@@ -74,7 +74,7 @@ class OwnTests(DelegatedCallersWorld):
         """A kube-apiserver that is not in the list reaches the node of its packets, if it has
         permission itself, and the log names the flag.
         """
-        self.lead(EDGE_1[0])
+        self.redirect(EDGE_1[0])
         for number, host in enumerate((*API_HOSTS, "127.0.0.1:10266", "edge-1:10266")):
             name = f"apiserver-{number}"
             self.refuses(
@@ -110,7 +110,7 @@ class EarlyOwnTests(DelegatedCallersWorld):
 
     synced = False
 
-    def test_led(self):
+    def test_redirected(self):
         """Connections redirected by an earlier server's rules are rejected before the sync."""
-        self.lead(EDGE_1[0])
+        self.redirect(EDGE_1[0])
         self.refuses(self.jane(), 503, "(yet)", Host="edge-2:10250")

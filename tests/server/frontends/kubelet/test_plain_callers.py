@@ -14,12 +14,12 @@ from tests.server.frontends.kubelet.delegated_callers import (
 class PlainTests(DelegatedCallersWorld):
     """Callers without TLS, who are not authenticated."""
 
-    def test_led(self):
+    def test_redirected(self):
         """A redirected connection reaches its original node and port, and nothing else."""
         self.serve_kubelet(None)
         for address in EDGE_1:
             for port in (10255, 9100):
-                self.lead(address, port)
+                self.redirect(address, port)
                 for host in ("edge-2:10266", "127.0.0.1:10266", "edge-1:10266", *API_HOSTS):
                     caller = self.dial_insecurely()
                     self.reaches(caller, (address, port), Host=host)
@@ -28,7 +28,7 @@ class PlainTests(DelegatedCallersWorld):
     def test_fields_for_the_server(self):
         """Fields choose neither another node nor another port."""
         self.serve_kubelet(None)
-        self.lead(EDGE_1[0], 10255)
+        self.redirect(EDGE_1[0], 10255)
         for fields in (
             {"X_Tunnel_Proxy_Dest": "edge-2:10266"},
             {"X_Tunnel_Proxy_Dest": "127.0.0.1:10266", "X_Tunnel_Proxy_Host": "edge-1"},
@@ -38,14 +38,14 @@ class PlainTests(DelegatedCallersWorld):
 
     def test_pods_of_another_node(self):
         """The path chooses no other node."""
-        self.lead(EDGE_1[0], 10255)
+        self.redirect(EDGE_1[0], 10255)
         for first in ("run", "exec", "containerLogs"):
             target = f"/{first}/default/there/web"
             self.refuses(self.dial_insecurely(), 403, "edge-2", target=target)
 
     def test_unknown_addresses(self):
         """An address of no node reaches nothing."""
-        self.lead("192.0.2.77", 9100)
+        self.redirect("192.0.2.77", 9100)
         self.refuses(self.dial_insecurely(), 503, "192.0.2.77:9100", Host="edge-1:9100")
 
     def test_programs_of_this_machine(self):
@@ -76,7 +76,7 @@ class PlainNamedTests(DelegatedCallersWorld):
     iptables = False
     dns = True
 
-    def led(self):
+    def redirected(self):
         """Send connections here through the Service, with and without conntrack, and directly."""
         node_port = ("192.0.2.77", 31910)
         for redirected_from in (None, (SERVICE, 9100), node_port):
@@ -84,13 +84,13 @@ class PlainNamedTests(DelegatedCallersWorld):
                 self.targets.is_local = is_local
                 self.targets.redirected_from = None
                 if redirected_from is not None:
-                    self.lead(*redirected_from)
+                    self.redirect(*redirected_from)
                 yield redirected_from
 
     def test_names(self):
         """A node's name reaches the ports of it that are redirected here."""
         self.serve_kubelet(None)
-        for _ in self.led():
+        for _ in self.redirected():
             self.reaches(self.dial_insecurely(), (EDGE_1[0], 9100), Host="edge-1:9100")
         self.targets.redirected_from, self.targets.is_local = None, False
         self.reaches(self.dial_insecurely(), (EDGE_1[0], 10255), Host="Edge-1.:10255")
@@ -107,7 +107,7 @@ class PlainNamedTests(DelegatedCallersWorld):
         self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
         self.put_node("tunnel.example", "10.0.0.4")
         elsewhere = ("10.0.0.2:9100", "localhost:9100", "cloud-1:9100", "edge-2")
-        for redirected_from in self.led():
+        for redirected_from in self.redirected():
             for host in (*elsewhere, "tunnel.example:9100"):
                 self.refuses(
                     self.dial_insecurely(),

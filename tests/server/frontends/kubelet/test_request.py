@@ -80,14 +80,14 @@ class FollowTests(SynchronousTestCase):
 
     def test_once(self):
         """A query is parsed once per request, since it can be long."""
-        looked = []
-        self.patch(request_module, "follows", lambda head: looked.append(head) or True)
+        parsed = []
+        self.patch(request_module, "follows", lambda head: parsed.append(head) or True)
         intercepted = request(head(target="/pods?watch=true"))
         counters = InterceptionCounters()
         RequestMetrics(Clock(), counters).wrap(lambda intercepted: None)(intercepted)
         intercepted.exchange.end(200)
         self.assertTrue(intercepted.follows)
-        self.assertEqual(1, len(looked))
+        self.assertEqual(1, len(parsed))
         self.assertEqual([0] * 8, counters.durations.buckets)
 
     def test_long(self):

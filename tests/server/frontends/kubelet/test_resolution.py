@@ -149,7 +149,7 @@ class ByPodTests(Cluster):
         )
         self.refused("edge-1, edge-2", target="/exec/default/new/web", host="192.168.1.10:10250")
 
-    def test_gone(self):
+    def test_recreated(self):
         """A pod that was recreated on another node is found there."""
         self.informers.delete(PODS, "web", "default")
         self.pod("web", "edge-1")
@@ -317,7 +317,7 @@ class ByAddressTests(Cluster):
         self.connect("b")
         self.assertEqual("b", self.found(host="192.168.1.10:10250")[0])
 
-    def test_gone(self):
+    def test_recreated(self):
         """A deleted node is excluded."""
         for name in ("edge-1", "edge-2"):
             self.node(name, "192.168.1.10")
@@ -413,7 +413,7 @@ class ThroughTests(World):
     def test_pod(self):
         """A pod's node is dialed by address, and verified by its name."""
         caller = self.dial()
-        self.ask(caller, LOGS, Host="tunnel.example")
+        self.send_request(caller, LOGS, Host="tunnel.example")
         self.answered(caller, 200)
         self.assertEqual([("192.0.2.7", 10350)], self.connected)
         self.assertEqual([b"192.0.2.7:10350"], self.kubelet.head.values(b"host"))
@@ -423,12 +423,12 @@ class ThroughTests(World):
         """A kubelet with neither the node's name nor its address is not trusted."""
         self.serve_kubelet(self.issuer.server("edge-2"))
         caller = self.dial()
-        self.ask(caller, LOGS)
+        self.send_request(caller, LOGS)
         self.answered(caller, 502, "for edge-2 and for neither 192.0.2.7 nor edge-1")
 
     def test_not_connected(self):
         """The error for a node that is not connected names it."""
         self.registry.remove(self.session)
         caller = self.dial()
-        self.ask(caller, LOGS, Host="192.0.2.7:10250")
+        self.send_request(caller, LOGS, Host="192.0.2.7:10250")
         self.answered(caller, 503, "no agent is connected for edge-1")

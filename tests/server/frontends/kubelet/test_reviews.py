@@ -46,7 +46,7 @@ class ReviewsTests(SynchronousTestCase):
         self.reviews = Reviews(self.clock, self.client, self.counters)
         self.reviews.startService()
         self.addCleanup(self.stop)
-        self.asked = []
+        self.requests = []
         self.status = {"allowed": True}
         self.client.answers["create", "tokenreviews"] = self.review_token
         self.client.answers["create", "subjectaccessreviews"] = self.review_access
@@ -59,14 +59,14 @@ class ReviewsTests(SynchronousTestCase):
 
     def review_token(self, body):
         """Respond like the API."""
-        self.asked.append(body)
+        self.requests.append(body)
         if body["spec"]["token"] == "good":
             return {**body, "status": {"authenticated": True, "user": SCRAPER}}
         return {**body, "status": {"error": "invalid bearer token"}}
 
     def review_access(self, body):
         """Respond like the API."""
-        self.asked.append(body)
+        self.requests.append(body)
         return {**body, "status": self.status}
 
     def user_of(self, token):
@@ -77,9 +77,9 @@ class ReviewsTests(SynchronousTestCase):
         """Request whether a user has permission."""
         return Deferred.fromCoroutine(self.reviews.is_allowed(user, access))
 
-    def fails(self, asked, *words):
+    def fails(self, pending, *words):
         """Assert that a review fails, with ``words`` in the reason."""
-        text = str(self.failureResultOf(asked, ReviewFailed).value)
+        text = str(self.failureResultOf(pending, ReviewFailed).value)
         for each in words:
             self.assertIn(each, text)
         self.assertIn(text, self.reviews.problem())
@@ -87,7 +87,7 @@ class ReviewsTests(SynchronousTestCase):
     def test_token(self):
         """A token has a user, with groups and everything else that an authorizer may use."""
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
-        self.assertEqual([{"spec": {"token": "good"}}], self.asked)
+        self.assertEqual([{"spec": {"token": "good"}}], self.requests)
 
     def test_unknown_token(self):
         """A token that the API does not know has no user."""
@@ -97,7 +97,7 @@ class ReviewsTests(SynchronousTestCase):
     def test_access(self):
         """The API gets the same request as from a kubelet."""
         self.assertTrue(self.successResultOf(self.is_allowed()))
-        [review] = self.asked
+        [review] = self.requests
         self.assertEqual(
             {
                 "user": SCRAPER["username"],
@@ -125,21 +125,21 @@ class ReviewsTests(SynchronousTestCase):
 
     def test_times(self):
         """Results are cached as long as by kubelets, and not requested meanwhile."""
-        for ask, seconds in (
+        for review, seconds in (
             (lambda: self.user_of("good"), 120),
             (lambda: self.user_of("bad"), 30),
             (self.is_allowed, 300),
             (lambda: self.is_allowed(user=User("eve")), 30),
         ):
             self.status = {"allowed": seconds == 300}
-            self.asked.clear()
-            answer = self.successResultOf(ask())
+            self.requests.clear()
+            answer = self.successResultOf(review())
             self.clock.advance(seconds - 1)
-            self.assertEqual(answer, self.successResultOf(ask()))
-            self.assertEqual(1, len(self.asked), seconds)
+            self.assertEqual(answer, self.successResultOf(review()))
+            self.assertEqual(1, len(self.requests), seconds)
             self.clock.advance(1)
-            self.successResultOf(ask())
-            self.assertEqual(2, len(self.asked), seconds)
+            self.successResultOf(review())
+            self.assertEqual(2, len(self.requests), seconds)
 
     def test_keys(self):
         """A result is for one user with all its groups, and for one access."""
@@ -215,55 +215,55 @@ class ReviewsTests(SynchronousTestCase):
     def test_deadline(self):
         """A review without a response times out."""
         self.client.hold()
-        asked = self.user_of("good")
+        pending = self.user_of("good")
         self.clock.advance(REVIEW_TIMEOUT - 0.1)
-        self.assertNoResult(asked)
+        self.assertNoResult(pending)
         self.clock.advance(0.1)
-        self.fails(asked, "has not answered a TokenReview in 10 s")
+        self.fails(pending, "has not answered a TokenReview in 10 s")
         self.client.release()
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
-    def test_turns(self):
+    def test_concurrency(self):
         """Concurrent reviews are limited; others are queued, within their timeout."""
         self.client.hold()
-        asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
-        self.assertEqual(MAX_REVIEWS, len(self.asked))
+        pending = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
+        self.assertEqual(MAX_REVIEWS, len(self.requests))
         self.clock.advance(1)
         self.client.release()
-        self.assertEqual(MAX_REVIEWS + 5, len(self.asked))
-        self.successResultOf(gatherResults(asked))
+        self.assertEqual(MAX_REVIEWS + 5, len(self.requests))
+        self.successResultOf(gatherResults(pending))
 
     def test_too_many(self):
         """If the queue is full, a review fails at once, which is no failure of the API."""
         self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
         self.client.hold()
-        asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
+        pending = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
         error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
         self.assertIn("5 others wait", str(error))
         self.assertEqual({"token": 1}, self.counters.failures)
         self.assertIsNone(self.reviews.problem())
         self.client.release()
-        self.successResultOf(gatherResults(asked))
+        self.successResultOf(gatherResults(pending))
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
     def test_too_many_for_one_token(self):
         """Waiters for one shared review have the same limit; another token has its own."""
         self.patch(reviews, "MAX_WAITING_REVIEWS", 5)
         self.client.hold()
-        asked = [self.user_of("good") for _ in range(5)]
+        pending = [self.user_of("good") for _ in range(5)]
         error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
         self.assertIn("5 others wait", str(error))
-        asked.append(self.user_of("other"))
+        pending.append(self.user_of("other"))
         self.client.release()
-        self.successResultOf(gatherResults(asked))
+        self.successResultOf(gatherResults(pending))
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
 
     def test_stop(self):
         """When the server stops, waiters fail."""
         self.client.hold()
-        asked = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
+        pending = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
         self.successResultOf(self.reviews.stopService())
-        for each in asked:
+        for each in pending:
             error = self.failureResultOf(each, ReviewFailed).value
             self.assertIn("is stopping", str(error))
 

@@ -25,27 +25,27 @@ class SingleFlightCacheTests(SynchronousTestCase):
     def get(self, key, answer="yes", seconds=10):
         """Look a key up, with an immediate result."""
 
-        async def ask():
+        async def look_up():
             self.misses.append(key)
             return answer, seconds
 
-        return self.successResultOf(self.answers.get(key, ask))
+        return self.successResultOf(self.answers.get(key, look_up))
 
     def get_late(self, key):
         """Look a key up; return the waiter, and the ``Deferred`` of its request."""
         answer = Deferred()
 
-        async def ask():
+        async def look_up():
             self.misses.append(key)
             return await answer
 
-        return self.answers.get(key, ask), answer
+        return self.answers.get(key, look_up), answer
 
     def counts(self, **expected):
         """Assert the counts."""
         self.assertEqual(LookupCounters(**expected), self.counters)
 
-    def test_kept(self):
+    def test_cached(self):
         """A result is reused for its lifetime, and not longer."""
         self.assertEqual("yes", self.get(b"a"))
         self.clock.advance(9.9)

@@ -79,7 +79,7 @@ class TraceTests(SynchronousTestCase):
             self.assertIn(
                 " on no node by 'kube-apiserver-kubelet-client' from [2001:db8::9]:4242 (r-1)", line
             )
-        self.assertEqual((2, 1), (len(self.lines), transport.looks))
+        self.assertEqual((2, 1), (len(self.lines), transport.certificate_reads))
 
     def test_authorized(self):
         """An authorized caller is logged by that name, with or without a certificate."""

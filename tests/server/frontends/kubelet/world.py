@@ -193,7 +193,7 @@ class World(SynchronousTestCase):
         self.links.append(Link(self.clock, near, far))
         self.settle()
 
-    def ask(self, caller, target="/metrics", method="GET", body=b"", **fields):
+    def send_request(self, caller, target="/metrics", method="GET", body=b"", **fields):
         """Send a request as ``caller``."""
         fields.setdefault("Host", "edge-1:10250")
         lines = [f"{method} {target} HTTP/1.1"]

@@ -20,7 +20,11 @@ from twisted.trial.unittest import TestCase
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, FakeStream
 from tests.pki.support import Issuer
-from tests.server.frontends.passthrough.led import REDIRECTED, TRANSLATED, leading_network
+from tests.server.frontends.passthrough.redirecting import (
+    REDIRECTED,
+    TRANSLATED,
+    redirecting_network,
+)
 from tests.tunnel.certificates import ThrowAwayAuthority
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses
@@ -35,7 +39,7 @@ from yurttunnel.tunnel.direct.reactor import with_transports
 from yurttunnel.tunnel.relay import LocalConnection
 
 SIZE = 5_000_000
-PATIENCE = 60.0
+TIMEOUT = 60.0
 """The timeout in seconds for anything that takes milliseconds on an idle machine."""
 
 NODE_ADDRESSES = ("192.0.2.9", "2001:db8::9")
@@ -87,7 +91,7 @@ class Greeter(Protocol):
         self.transport.loseConnection()
 
 
-class StraightSession(FakeSession):
+class DirectSession(FakeSession):
     """A session whose agent is on this machine, and dials the kubelet whatever is requested."""
 
     def __init__(self, name, kubelet_port):
@@ -137,7 +141,7 @@ class Certificates:
 class EndToEndTestCase(TestCase):
     """A listener in front of one kubelet."""
 
-    timeout = 2 * PATIENCE
+    timeout = 2 * TIMEOUT
     transports = "direct"
     interface = "127.0.0.1"
     port = 0
@@ -149,9 +153,9 @@ class EndToEndTestCase(TestCase):
         self.caller = certificates.context(ssl.PROTOCOL_TLS_CLIENT, "kube-apiserver")
         self.kubelet_tls = certificates.context(ssl.PROTOCOL_TLS_SERVER, "edge-1")
         self.kubelet = socket.create_server(("127.0.0.1", 0))
-        self.kubelet.settimeout(PATIENCE)
+        self.kubelet.settimeout(TIMEOUT)
         self.addCleanup(self.kubelet.close)
-        self.session = StraightSession("edge-1", self.kubelet.getsockname()[1])
+        self.session = DirectSession("edge-1", self.kubelet.getsockname()[1])
         registry = SessionRegistry(reactor)
         registry.add(self.session)
         informers = FakeInformers(True)
@@ -187,7 +191,7 @@ class EndToEndTestCase(TestCase):
     def serve(self):
         """Act as the kubelet for one connection: read, then respond; return what was received."""
         connection, _ = self.kubelet.accept()
-        connection.settimeout(PATIENCE)
+        connection.settimeout(TIMEOUT)
         with self.kubelet_tls.wrap_socket(connection, server_side=True) as secured:
             subject = dict(pair for (pair,) in secured.getpeercert()["subject"])
             received = digest(read_to_end(secured))
@@ -197,7 +201,7 @@ class EndToEndTestCase(TestCase):
 
     def call(self, host, port, name):
         """Act as kube-apiserver: send, close this direction, read; return what was received."""
-        plain = socket.create_connection((host, port), timeout=PATIENCE)
+        plain = socket.create_connection((host, port), timeout=TIMEOUT)
         with self.caller.wrap_socket(plain, server_hostname=name) as secured:
             subject = dict(pair for (pair,) in secured.getpeercert()["subject"])
             secured.sendall(UPWARD)
@@ -244,7 +248,7 @@ class NamedTests(EndToEndTestCase):
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
             address = ("127.0.0.1", self.listening.getHost().port)
-            plain = socket.create_connection(address, PATIENCE)
+            plain = socket.create_connection(address, TIMEOUT)
             with context.wrap_socket(plain) as secured:
                 return secured.recv(100)
 
@@ -256,7 +260,7 @@ class NamedTests(EndToEndTestCase):
 
         def speak():
             address = ("127.0.0.1", self.listening.getHost().port)
-            with contextlib.closing(socket.create_connection(address, PATIENCE)) as plain:
+            with contextlib.closing(socket.create_connection(address, TIMEOUT)) as plain:
                 plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
                 return plain.recv(1)
 
@@ -270,7 +274,7 @@ class NamedTwistedTests(NamedTests):
     transports = "twisted"
 
 
-class LedTests(EndToEndTestCase):
+class RedirectedTests(EndToEndTestCase):
     """Callers that connect to the node's address, and that the kernel redirects to the listener."""
 
     interface = "::"
@@ -278,7 +282,7 @@ class LedTests(EndToEndTestCase):
 
     def prepare_network(self):
         """Create a separate network."""
-        leading_network(self, self.port)
+        redirecting_network(self, self.port)
 
     async def test_both_ends_verify_each_other(self):
         """In both families, redirected or translated, without a name in TLS."""
@@ -297,7 +301,7 @@ class LedTests(EndToEndTestCase):
         self.assertEqual(self.session.dials, [(NODE_ADDRESSES[0], TRANSLATED)])
 
 
-class LedTwistedTests(LedTests):
+class RedirectedTwistedTests(RedirectedTests):
     """The same with Twisted's own transports."""
 
     transports = "twisted"

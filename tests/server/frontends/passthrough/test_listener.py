@@ -40,9 +40,9 @@ REFUSED = "--passthrough-port: connection test-1 from 127.0.0.1 to "
 class Accepted(MemoryConnection):
     """A connection with an original destination."""
 
-    def __init__(self, reactor, asked, source):
+    def __init__(self, reactor, original, source):
         super().__init__(reactor)
-        self.asked = asked
+        self.original = original
         self.source = source
 
     def getPeer(self):
@@ -79,7 +79,7 @@ class ListenerTestCase(SynchronousTestCase):
             max_unread_hellos=3,
             max_unread_per_source=2,
             max_connections=8,
-            redirect_source=lambda handle: handle.asked,
+            redirect_source=lambda handle: handle.original,
             dials=DialSettings(max_pending=4, request_ids=RequestIds("test")),
         )
         self.warnings = Logged(self, "yurttunnel")
@@ -97,8 +97,8 @@ class ListenerTestCase(SynchronousTestCase):
 
     def open(self, host=None, port=10250, source="127.0.0.1"):
         """Open a connection; the kernel has redirected it here from ``host`` if given."""
-        asked = None if host is None else SocketAddress(ip_address(host), port)
-        return Accepted(self.reactor, asked, source).open(self.factory.buildProtocol(None))
+        original = None if host is None else SocketAddress(ip_address(host), port)
+        return Accepted(self.reactor, original, source).open(self.factory.buildProtocol(None))
 
     def join(self, source):
         """Open a connection that gets its stream at once, unless it is rejected."""
@@ -123,7 +123,7 @@ class ListenerTestCase(SynchronousTestCase):
         self.assertNotIn("\n", warning)
 
 
-class LedTests(ListenerTestCase):
+class RedirectedTests(ListenerTestCase):
     """Connections that the kernel has redirected here from a node's address."""
 
     def test_dialed_at_once(self):
@@ -332,7 +332,7 @@ class NamedTests(ListenerTestCase):
         self.reactor.advance(11)
         self.assertFalse(connection.aborted)
 
-    def test_too_many_that_wait(self):
+    def test_too_many_waiting(self):
         """The oldest is evicted; completed ones no longer count."""
         sources = [f"192.0.2.{number}" for number in range(5)]
         first, second, third, fourth = (self.open(source=source) for source in sources[:4])
@@ -348,7 +348,7 @@ class NamedTests(ListenerTestCase):
         self.open(source=sources[4])
         self.assertFalse(second.aborted)
 
-    def test_too_many_that_wait_from_one_address(self):
+    def test_too_many_waiting_from_one_address(self):
         """The oldest from that address is evicted."""
         other = self.open(source="192.0.2.1")
         first, second, third = (self.open(source="192.0.2.2") for _ in range(3))

@@ -68,7 +68,7 @@ class ByAddressTests(NodesTestCase):
             self.assert_address("2001:db8::1", "edge-1", "2001:db8::1")
             self.connect("edge-1")
 
-    def test_the_port_is_that_which_was_asked_for(self):
+    def test_requested_port(self):
         """The port is the requested one, whatever port the kubelet has."""
         self.node("edge-1", "10.0.0.1", port=12345)
         self.assert_address("10.0.0.1", "edge-1", "10.0.0.1", port=10255)
@@ -101,7 +101,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.1")
         self.assert_address("10.0.0.2")
 
-    def test_addresses_that_are_not_led_here(self):
+    def test_addresses_that_are_not_redirected(self):
         """Such as all addresses of a Service: a node's claim to them is ignored."""
         self.node("evil", "10.0.0.9", "10.96.0.7", "192.0.2.200")
         self.connect("evil", addresses=["10.96.0.7"], networks=["10.96.0.0/12"])
@@ -110,13 +110,13 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.9", port=31250)
         self.assert_address("10.0.0.9", "evil", "10.0.0.9")
 
-    def test_services_that_are_not_known(self):
+    def test_unsynced_services(self):
         """Any address may be a Service's."""
         self.node("edge-1", "10.0.0.1")
         self.informers.informer(service_spec("kube-system", INTERNAL_SERVICE)).synced = False
         self.assert_address("10.0.0.1")
 
-    def test_what_another_certificate_says(self):
+    def test_address_in_another_certificate(self):
         """The node with the address is meant, not the agent whose certificate names it."""
         self.node("edge-1", "10.0.0.1")
         self.node("evil", "10.0.0.9")
@@ -189,15 +189,15 @@ class PortTests(NodesTestCase):
 
     def test_ports(self):
         """A node port means the port of the Service; other ports are themselves."""
-        for address, port, meant in (
+        for address, port, expected in (
             ("192.0.2.77", 31250, 10250),
             ("192.0.2.77", 31251, 31251),
             ("10.96.0.7", 10250, 10250),
             ("192.0.2.200", 10250, 10250),
             ("10.0.0.1", 10255, 10255),
         ):
-            asked = SocketAddress(ip_address(address), port)
-            self.assertEqual(meant, self.found.port(asked), str(asked))
+            original = SocketAddress(ip_address(address), port)
+            self.assertEqual(expected, self.found.port(original), str(original))
 
 
 class IncompleteTests(NodesTestCase):

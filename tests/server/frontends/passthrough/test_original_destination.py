@@ -8,7 +8,11 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.frontends.passthrough.led import REDIRECTED, TRANSLATED, leading_network
+from tests.server.frontends.passthrough.redirecting import (
+    REDIRECTED,
+    TRANSLATED,
+    redirecting_network,
+)
 from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
     original_destination,
@@ -27,7 +31,7 @@ class KernelTests(SynchronousTestCase):
 
     def setUp(self):
         """Redirect connections to a listener of both families."""
-        leading_network(self, LISTENER)
+        redirecting_network(self, LISTENER)
         self.listener = self.listen("::")
 
     def listen(self, address, port=LISTENER):
@@ -47,7 +51,7 @@ class KernelTests(SynchronousTestCase):
         self.addCleanup(connection.close)
         return connection
 
-    def test_led(self):
+    def test_redirected(self):
         """The original destination is returned in both families, however it was redirected."""
         for version, node in NODES.items():
             for port in (REDIRECTED, TRANSLATED):
@@ -67,7 +71,7 @@ class KernelTests(SynchronousTestCase):
             self.assertEqual(connection.family, socket.AF_INET)
             self.assertEqual(redirect_source(connection), SocketAddress(ip_address(NODES[4]), port))
 
-    def test_not_led(self):
+    def test_not_redirected(self):
         """A direct connection has no original destination."""
         for loopback in LOOPBACK.values():
             connection = self.accepted(loopback, LISTENER)

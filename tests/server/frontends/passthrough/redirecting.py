@@ -20,7 +20,7 @@ TRANSLATED = 10251
 _OWN = {4: "198.51.100.1", 6: "2001:db8:1::1"}
 
 
-def leading_network(test, listener):
+def redirecting_network(test, listener):
     """Create a network for the rest of ``test``, which redirects connections to the port
     ``listener``.
     """
