@@ -111,12 +111,12 @@ class Route:
     open_stream = open_without_fallback
 
     def snapshot(self):
-        """Not used."""
+        """Raise: no test reads the snapshot of a route."""
         raise NotImplementedError
 
 
 class ListenerTests(TestCase):
-    """The common test case."""
+    """The common test case of an agents' listener."""
 
     grace = GRACE
 

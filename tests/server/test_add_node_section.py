@@ -23,10 +23,10 @@ def shown(section: Section) -> str:
 
 
 class JoiningBoxTests(SynchronousTestCase):
-    """Without a cluster, and in one."""
+    """The box of a server without a cluster, and of one in a cluster."""
 
     def test_what_to_do(self) -> None:
-        """It names the file to copy and the command that uses it, and does not show the secret."""
+        """The box has the file to copy and the command that uses it, but not the secret."""
         token = Path(self.mktemp())
         token.write_text("9fb2c1.77aa", "utf-8")
         options = Options()

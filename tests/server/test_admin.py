@@ -301,7 +301,7 @@ HEADS = st.sampled_from(
 
 
 class FuzzTests(AdminCase):
-    """With any input nothing breaks, and no secret leaks except by the page that creates it."""
+    """No input causes a defect, and only the page that creates a token reveals a secret."""
 
     def setUp(self) -> None:
         """Record the secrets."""
@@ -309,7 +309,7 @@ class FuzzTests(AdminCase):
         self.secrets = secrets_in(self.directory.path)
 
     def test_each_page(self) -> None:
-        """Each page is read, and changed, without a parameter and with any."""
+        """Each page can be read and changed, without and with any parameters."""
         odd = ("", "%ff", "1e9", "edge-1")
         for page in PAGES:
             for query in ("", *(f"?{name}={value}" for name in NAMES for value in odd)):
@@ -342,7 +342,7 @@ class FuzzTests(AdminCase):
     @settings(max_examples=300, deadline=None)
     @given(st.lists(st.binary(max_size=60), max_size=5))
     def test_bytes(self, pieces) -> None:
-        """So does a malformed request, in any fragmentation."""
+        """A malformed request gets a status or ends the connection, in any fragmentation."""
         self.check(self.pages.send(b"".join(pieces)), False)
 
     def check(self, answer: bytes, may_have_token: bool) -> None:
@@ -370,7 +370,7 @@ class JoiningTests(SynchronousTestCase):
         return agent_command(options.settings, "a file")
 
     def test_address(self) -> None:
-        """It has the name in the certificate, else the address on which the server listens."""
+        """The command has the name in the certificate, otherwise the address of the listener."""
         for arguments, server in (
             (["--cert-dns-names=tunnel.example,other"], "tunnel.example:10262"),
             (["--cert-ips=203.0.113.10"], "203.0.113.10:10262"),
@@ -395,6 +395,6 @@ class JoiningTests(SynchronousTestCase):
         self.assertEqual(variable_of(JOIN_TOKEN), TOKEN_VARIABLE)
 
     def test_every_address(self) -> None:
-        """With a wildcard address it has one by which other machines reach this one."""
+        """For a wildcard address the command has one by which other machines reach this one."""
         server = re.search(r"--tunnelserver-addr (\S+):10262 ", self.command())[1]
         self.assertNotIn(server, ("0.0.0.0", ""))

@@ -26,7 +26,7 @@ from yurttunnel.wire.hello import NO_SESSION
 
 
 class NewSessionTests(ListenerTests):
-    """From a certificate and a HELLO to a session."""
+    """A certificate and a HELLO make a session."""
 
     def test_registered(self):
         """A node is found by the identifiers in its certificate if the HELLO claims none."""
@@ -221,7 +221,7 @@ class ConnectionTests(ListenerTests):
         self.assertEqual([self.session], self.idle)
 
     def test_silent(self):
-        """So is the loss of a silent connection."""
+        """The loss of a silent connection is reported once, too."""
         self.network.links[-1].lost = True
         while self.session.connected:
             self.clock.advance(0.25)
@@ -291,7 +291,7 @@ class DrainTests(ListenerTests):
         self.assertEqual(Code.GOING_AWAY, user.reasons[0].value.code)
 
     def test_disconnected_later(self):
-        """One that loses its connection in the drain ends at once, too."""
+        """A session that loses its connection during the drain ends at once, too."""
         user = self.stream(self.connected())
         self.listener.drain("the server is about to stop")
         self.network.cut()
@@ -335,7 +335,7 @@ class RevocationTests(ListenerTests):
         self.assertFalse(waiting.session.connected)
 
     def test_all_that_are(self):
-        """All of them, when the server learns of revocations after it has accepted nodes."""
+        """Revocations that are known after nodes have been accepted end all of their sessions."""
         agents = {node: self.connected(node) for node in ("edge-1", "edge-2", "edge-3")}
         self.revoked.update(node.encode().hex() for node in ("edge-1", "edge-3"))
         self.listener.revoke_all()

@@ -194,7 +194,7 @@ class DisconnectedAgentTests(ListenerTests):
         self.successResultOf(dial)
 
     def test_dial_waits_beside_a_draining_route(self):
-        """It does not move to a server that has also lost the agent, or is draining."""
+        """The dial does not move to a server that has also lost the agent, or is draining."""
         route = Route("edge-1")
         route.draining = True
         self.registry.add_remote(route)
@@ -281,7 +281,7 @@ class DisconnectedAgentTests(ListenerTests):
 
 
 class SeveralServersTests(ListenerTests):
-    """What agents and servers tell each other about other servers."""
+    """HELLOs have the sessions of agents with other servers, and the number of servers."""
 
     def holding(self, agent, *processes):
         """Set the processes in the agent's next HELLO with which it has sessions."""

@@ -266,7 +266,7 @@ class SuccessionTests(ListenerTests):
         self.assertEqual(["made"], self.user.told)
 
     def test_draining_predecessor_is_killed_first(self):
-        """Its streams end once it could have been back and its successor is connected."""
+        """The predecessor's streams end when its agent is overdue and the successor connected."""
         self.network.cut()
         self.clock.advance(1)
         self.connected(process=b"b" * 16)
@@ -276,7 +276,7 @@ class SuccessionTests(ListenerTests):
         self.assert_restarted()
 
     def test_draining_predecessor_is_lost_for_long(self):
-        """Its streams end as soon as its successor connects."""
+        """The streams of a predecessor that is lost for long end when its successor connects."""
         self.network.cut()
         self.clock.advance(RECONNECT_TIMEOUT + 1)
         self.assertEqual([], self.user.reasons)
@@ -284,7 +284,7 @@ class SuccessionTests(ListenerTests):
         self.assert_restarted()
 
     def test_draining_predecessor_is_killed_later(self):
-        """Its streams end after the same time if its successor was connected before."""
+        """The same time applies to a predecessor that is killed after its successor connected."""
         self.connected(process=b"b" * 16)
         self.network.pass_time(3)
         self.link.cut()
@@ -314,7 +314,7 @@ class SuccessionTests(ListenerTests):
         self.assertEqual([], self.user.reasons)
 
     def test_second_address_while_the_predecessor_serves(self):
-        """Its agent is rejected at a second address of the server, as at other times."""
+        """The successor's agent is rejected at a second address of the server."""
         second = self.connected(process=b"b" * 16)
         self.network.links[-1].cut()
         self.network.settle()

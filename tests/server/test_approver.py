@@ -190,7 +190,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(before + 1, len(self.calls("csr-1")))
 
     def test_pauses(self):
-        """It is reviewed again after a minute, two, four and so on, up to the longest pause."""
+        """A request is reviewed again after a minute, two, four and so on, up to a maximum."""
         self.put(agent_request(text="host=edge-1&ipv4=192.0.2.8"))
         rounds, before = [], len(self.calls("csr-1"))
         for number in range(1, 32 + MAX_PAUSE):
@@ -218,7 +218,7 @@ class ApproverTests(SynchronousTestCase):
         return names
 
     def test_many_not_approved(self):
-        """Of many only a limited number is reviewed in a round, and each has its turn."""
+        """The number of reviews in a round is limited, and each request has its turn."""
         self.many_not_approved(MAX_REVIEWS_PER_ROUND + 50)
         self.settle(REVIEW_PERIOD)
         first = self.reviewed()
@@ -305,7 +305,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual([], self.calls("approved", "denied", "failed"))
 
     def test_decided_meanwhile(self):
-        """So is one that was decided during the review."""
+        """A request that was decided during the review is left unchanged, too."""
         self.client.hold()
         self.put(agent_request())
         denied = {"conditions": [{"type": "Denied", "status": "True"}]}
@@ -316,7 +316,7 @@ class ApproverTests(SynchronousTestCase):
         self.assertEqual(0, self.counters.approved.total())
 
     def test_changed_meanwhile(self):
-        """One that has changed during the review is reviewed again."""
+        """A request that has changed during the review is reviewed again."""
         csr = agent_request()
         self.client.hold()
         self.put(csr)
@@ -451,7 +451,7 @@ class ApproverTests(SynchronousTestCase):
             self.assertIn(f"yurttunnel_server_{line}", text)
 
     def test_metrics_at_the_start(self):
-        """Each series exists before its first request, because alerts are on its increase."""
+        """Each series exists before its first request, because alerts use its increase."""
         text = self.scraped()
         for kind in Kind:
             self.assertIn(f'_requests_approved_total{{kind="{kind.value}"}} 0\n', text)

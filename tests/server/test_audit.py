@@ -271,7 +271,7 @@ class ConnectTests(AuditTestCase):
         self.assertNotIn(b"S3CRET", self.lines[0])
 
     def test_query(self):
-        """Nor is a query in the reason, which quotes malformed input."""
+        """The recorded reason, which quotes malformed input, has no query."""
         self.open(connect("http://edge-1/run/a/b/c?cmd=S3CRET"))
         entry = self.entry(result="refused", status=400, destination="")
         self.assertIn("/run/a/b/c?***", entry["reason"])
@@ -361,7 +361,7 @@ class PassthroughTests(AuditTestCase):
         )
 
     def test_refused(self):
-        """With and without a dial, the reason is the logged one."""
+        """The recorded reason is the logged one, with and without a dial."""
         self.redirected("10.0.0.1", 22)
         entry = self.entry(result="refused", destination="10.0.0.1:22", who=CALLER, code=None)
         self.assertIn("22 is not in --passthrough-ports", entry["reason"])

@@ -31,7 +31,7 @@ class LineTests(SynchronousTestCase):
     """``format_line`` returns one line of JSON for any input of callers."""
 
     def test_one_line(self):
-        """It has the given fields, and one line end."""
+        """A line has the record's fields, and one line end."""
         record = {"who": "alice", "status": 200, "code": None, "upgraded": False, "duration": 0.5}
         line = format_line(record)
         self.assertEqual(json.loads(line), record)
@@ -110,7 +110,7 @@ class LogTests(SynchronousTestCase):
         return stopped
 
     def test_lines_are_collected(self):
-        """They are written together after a moment, in order."""
+        """Lines are written together after a moment, in order."""
         for line in (b"1\n", b"2\n"):
             self.log.write(line)
         self.assertEqual(self.written(), b"")
@@ -147,7 +147,7 @@ class LogTests(SynchronousTestCase):
         self.assertEqual(self.log.stats.written, 1 + MAX_QUEUED_BYTES // 1024)
 
     def test_a_write_that_hangs(self):
-        """It is reported before lines are lost because of it, and ends with the write."""
+        """A write that hangs is reported before lines are lost; the problem ends with the write."""
         self.slow = True
         self.log.write(b"1\n")
         self.clock.advance(FLUSH_DELAY)

@@ -63,7 +63,7 @@ class RequestTests(Audited):
     """Requests that reach the kubelet, and others."""
 
     def test_complete_record(self):
-        """One line for each request of a connection, although the kubelet's is reused."""
+        """Each request of a connection has its own line, although the kubelet's is reused."""
         caller = self.dial()
         self.send_request(caller, X_Request_Id="abc-1")
         self.send_request(
@@ -258,7 +258,7 @@ class AbortedResponseTests(Audited):
         return (Aborting(),)
 
     def test_aborted(self):
-        """It has broken off, with the reason; the caller has not left."""
+        """The line has the code and the reason of an abort, not those of a caller that leaves."""
         self.send_request(self.dial())
         self.entry(result="ended", code="connection_lost", status=200, reason="nothing was read")
 
@@ -285,7 +285,7 @@ class DefectTests(Audited):
 
 
 class TwistedTLSTests(RequestTests):
-    """The same over Twisted's own TLS."""
+    """``RequestTests`` over Twisted's own TLS."""
 
     direct = False
 
@@ -298,7 +298,7 @@ class TwistedTLSTests(RequestTests):
 
 
 class SameRequestsTests(Audited, test_listeners.RequestTests):
-    """With an audit log everything passes as without."""
+    """The requests of the listeners' tests have the same results with an audit log."""
 
 
 class CallerTests(Audited, AuthorizedWorld):
@@ -385,7 +385,7 @@ class SubjectTests(World):
         self.subject(f"/exec/{'n' * 254}/{'p' * 253}/box", "exec", "other", "p" * 253, "box")
 
     def test_queries_in_paths(self):
-        """What callers have mistakenly put into the path is not recorded either."""
+        """Queries that callers have mistakenly put into the path are not recorded."""
         for target, *expected in (
             ("/%3fcommand=S3CRET", "other"),
             ("/run;cmd=S3CRET", "other"),

@@ -51,7 +51,7 @@ class FileTests(FileTestCase):
     """``AuditFile`` writes to the file at its path, if that is its own."""
 
     def test_private(self):
-        """It is created with mode 0600; an existing one gets that mode, and is continued."""
+        """The file is created with mode 0600; an existing one gets that mode and is continued."""
         before = os.umask(0)
         self.addCleanup(os.umask, before)
         self.append(b"1\n")
@@ -99,7 +99,7 @@ class FileTests(FileTestCase):
         self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     def test_symbolic_link(self):
-        """It is not followed, neither at first nor when it replaces the file."""
+        """A symbolic link is not followed, neither at first nor when it replaces the file."""
         victim = self.directory / "victim"
         victim.write_bytes(b"")
         self.path.symlink_to(victim)
@@ -148,7 +148,7 @@ class FileTests(FileTestCase):
         self.refused("belongs to another user")
 
     def test_no_directory(self):
-        """It is reported, and fixed when the directory exists again."""
+        """A missing directory is reported, and writing continues when it exists again."""
         self.append(b"1\n")
         self.directory.rename(f"{self.directory}-away")
         self.refused("No such file or directory")
@@ -157,7 +157,7 @@ class FileTests(FileTestCase):
         self.assertEqual(self.path.read_bytes(), b"2\n")
 
     def test_full(self):
-        """Of a partial write whole lines are kept, and later lines follow them."""
+        """Of a partial write the complete lines are kept, and later lines follow them."""
         before = resource.getrlimit(resource.RLIMIT_FSIZE)
         resource.setrlimit(resource.RLIMIT_FSIZE, (250, before[1]))
         try:
@@ -218,7 +218,7 @@ class RotationTests(FileTestCase):
         self.assertEqual((kept, self.path.read_bytes()[:1]), ([b"3", b"4"], b"5"))
 
     def test_foreign_names(self):
-        """They belong to somebody else, and do not affect the order."""
+        """Files without a date in their name are foreign, and do not affect the order."""
         for name in ("audit-2026-13-31T12-00-00.500.log", "audit-9999-12-31T23-59-59.999.log"):
             (self.directory / name).touch()
         strangers = self.backups()
@@ -254,7 +254,7 @@ class RotationTests(FileTestCase):
         self.assertEqual((sizes, self.path.stat().st_size), ([1000, 1000], 400))
 
     def test_a_line_that_is_too_long(self):
-        """It gets a file of its own."""
+        """A line above the file's limit gets a file of its own."""
         long = b"y" * 1500 + b"\n"
         self.append(LINE, long, LINE)
         first, second = self.backups()
@@ -272,7 +272,7 @@ class RotationTests(FileTestCase):
         self.assertEqual(self.path.stat().st_size, 1200)
 
     def test_backups_that_cannot_be_removed(self):
-        """That is reported, too; the files do not grow because of it."""
+        """Backups that cannot be removed are reported; the files do not grow because of them."""
         self.append(*30 * [LINE])
         self.patch(os, "unlink", self._refuse)
         written = self.file.append(20 * [LINE])
@@ -290,7 +290,7 @@ class KeepingTests(FileTestCase):
     max_backups = 0
 
     def test_all_are_kept(self):
-        """Like kube-apiserver."""
+        """All backups are kept, as by kube-apiserver."""
         for _ in range(5):
             self.append(*10 * [LINE])
         self.assertEqual(len(self.backups()), 4)
@@ -300,7 +300,7 @@ class OpenTests(FileTestCase):
     """``open_sink`` is for the start, where errors are reported at once."""
 
     def test_file(self):
-        """It exists from the beginning."""
+        """The file exists once ``open_sink`` has returned."""
         sink = open_sink(AuditSettings(self.path, 1000, 1))
         self.addCleanup(sink.close)
         self.assertTrue(self.path.exists())
@@ -326,7 +326,7 @@ class StandardOutputTests(SynchronousTestCase):
         self.assertEqual(os.read(reader, 100), b"1\n2\n")
 
     def test_no_reader(self):
-        """That is reported, and not fatal."""
+        """A pipe without a reader is reported, and not fatal."""
         reader, writer = os.pipe()
         self.addCleanup(os.close, writer)
         os.close(reader)
@@ -335,5 +335,5 @@ class StandardOutputTests(SynchronousTestCase):
         self.assertIn("standard output cannot be written: Broken pipe", written.problem)
 
     def test_chosen(self):
-        """It is the destination without a path."""
+        """Standard output is the sink if there is no path."""
         self.assertIsInstance(open_sink(AuditSettings(None, 0, 0)), StandardOutput)

@@ -1,4 +1,4 @@
-"""One node in all spellings, at every input of hosts.
+"""The spellings of one node, at every input of hosts.
 
 Each input treats a spelling like the canonical form, or rejects it. Any other result would be
 another node to later comparisons of names and addresses.
@@ -535,7 +535,7 @@ class LoopbackTests(World):
     """No node has a name that every machine uses for itself."""
 
     def test_names(self):
-        """Such names are rejected at every input of node names."""
+        """Names that every machine uses for itself are rejected at every input of node names."""
         for name in LOOPBACK:
             self.assertTrue(is_machine_specific(canonical_host(name)), name)
             self.assertRaises(BadIdentity, check_node_name, name)

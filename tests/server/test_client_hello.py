@@ -81,7 +81,7 @@ class RealTests(SynchronousTestCase):
         self.assertEqual(outcome(flight), ("hello", NAME))
 
     def test_byte_by_byte(self):
-        """It is complete with its last byte, and not before."""
+        """A ClientHello is complete with its last byte, and not before."""
         flight = client_hello(NAME)
         reader = ClientHelloReader()
         found = [reader.feed(flight[position : position + 1]) for position in range(len(flight))]
@@ -89,7 +89,7 @@ class RealTests(SynchronousTestCase):
         self.assertEqual(found[-1].server_name, NAME)
 
     def test_received(self):
-        """Everything that was fed can be sent on, including what follows the ClientHello."""
+        """``received`` is everything that was fed, including what follows the ClientHello."""
         flight = client_hello(NAME)
         reader = ClientHelloReader()
         reader.feed(flight[:100])
@@ -223,7 +223,7 @@ class CuttingTests(SynchronousTestCase):
         st.lists(st.integers(0, 700), max_size=10),
     )
     def test_damaged_flights(self, flight, damages, positions):
-        """The same with wrong bytes in it; a rejection has the same reason."""
+        """The result for damaged flights does not depend on the fragmentation either."""
         damaged = bytearray(flight)
         for position, value in damages:
             damaged[position % len(damaged)] = value
@@ -233,7 +233,7 @@ class CuttingTests(SynchronousTestCase):
     @settings(deadline=None)
     @given(st.binary(max_size=300), st.lists(st.integers(0, 300), max_size=10))
     def test_garbage(self, data, positions):
-        """Nothing else is raised, whatever the beginning."""
+        """No data causes any other exception."""
         for begin in (b"", b"\x16\x03\x01", records(b"\x01" + vector(3, data))[:9]):
             self.assertEqual(outcome(*cut(begin + data, positions)), outcome(begin + data))
         self.assertIn(outcome(records(b"\x01" + vector(3, data)))[0], ("hello", "bad"))

@@ -82,7 +82,7 @@ class StubbornSession:
 
 
 class CommandTests(SynchronousTestCase):
-    """From a command line to a server."""
+    """The server that a command line builds."""
 
     def setUp(self):
         """Set the state directory."""
@@ -113,7 +113,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual([], self.reactor.getDelayedCalls())
 
     def test_listeners(self):
-        """It listens where the flags say, including the agents' port and the meta port."""
+        """The server listens on the ports of the flags, including the agents' and the meta port."""
         self.start(
             "--connect-endpoint", "tcp:9001", "--forward", "127.0.0.1:9002=edge-1/127.0.0.1:80",
             "--forward", "9003=edge-1/127.0.0.1:81",
@@ -265,7 +265,7 @@ class CommandTests(SynchronousTestCase):
         self.assertIn(b"no response within 7 seconds", caller.sent)
 
     def test_no_response_timeout(self):
-        """With --response-timeout 0 it has unlimited time."""
+        """With --response-timeout 0 a kubelet has unlimited time."""
         caller = self.request_silent_kubelet("--response-timeout", "0")
         for _ in range(20):
             self.reactor.pass_time(10, step=5)

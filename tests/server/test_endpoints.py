@@ -155,7 +155,7 @@ class ListenTests(SynchronousTestCase):
         self.assertIsInstance(self.reactor.tcpServers[0][1], TLSMemoryBIOFactory)
 
     def test_tls_with_files_rejects_nodes(self):
-        """Whatever the authorities, a node's certificate gives no access to other nodes."""
+        """A node's certificate gives no access to other nodes, whatever the authorities."""
         issuer = Issuer.make(self)
         own = issuer.server()
         pem = self.write(key_to_pem(own.key), certificates_to_pem([own.certificate]))
@@ -207,7 +207,7 @@ class ListenTests(SynchronousTestCase):
         self.assertEqual(bound, [interface for _, _, _, interface in self.reactor.tcpServers])
 
     def test_sockets_of_systemd(self):
-        """They are adopted; a missing one causes a one-line error."""
+        """Sockets of systemd are adopted; a missing one causes a one-line error."""
         port = object()
         self.patch(endpoints, "serverFromString", lambda reactor, text: Adopting(succeed(port)))
         self.assertIs(port, self.listen("systemd:domain=UNIX:index=0"))

@@ -104,7 +104,7 @@ class UnknownNodesTests(PartsTestCase):
     """Agents that connect before the API has listed the nodes."""
 
     def test_a_node_that_was_deleted_before_the_start(self):
-        """Its agent is accepted, and its session closed once the node is known to be missing."""
+        """An agent is accepted, and its session closed once its node is known to be missing."""
         agents = mock.Mock()
         for part in ("server_service", "Siblings", "StoppedInReverse", "Trust"):
             self.patch(in_cluster, part, mock.Mock())
@@ -168,7 +168,7 @@ class RequestsTests(PartsTestCase):
         self.assertEqual([each for each, _ in asked.exchange.failures], list(status), fields)
 
     def test_other_machines(self):
-        """They reach nothing by their requests."""
+        """Requests of other machines reach nothing."""
         self.ask("192.0.2.99", 403, host="edge-1:8000")
         self.ask("192.0.2.99", 403, host="192.0.2.1", X_Tunnel_Proxy_Dest="edge-1:8000")
         self.ask("127.0.0.1", host="edge-1:8000")

@@ -36,7 +36,7 @@ class EntryTests(SynchronousTestCase):
         return ParsedPage("".join(live("entries", section.content)).encode()).rows["entries"]
 
     def test_entries(self) -> None:
-        """Each has its listening address and its target; streams are counted for some."""
+        """Each entry has its address and its target, and those with streams have their number."""
         forward, agents = self.rows()
         self.assertEqual(["--forward", "127.0.0.1:9000", "edge-1/127.0.0.1:80"], forward[:3])
         self.assertEqual(["0", "0", "0 B", "0 B"], forward[3:])

@@ -31,7 +31,7 @@ class LiveSettingsTests(SynchronousTestCase):
         return Deferred.fromCoroutine(self.live.apply(replace(self.live.current, **values)))
 
     def test_subscribers_are_called_in_order(self):
-        """``current`` is the latest change."""
+        """Subscribers are called in their order; ``current`` is the latest change."""
         self.assertIs(self.first, self.live.current)
         self.live.follow(lambda now: self.used.append(("first", now.drain_timeout)))
         self.live.follow(lambda now: self.used.append(("second", now.drain_timeout)))
@@ -40,7 +40,7 @@ class LiveSettingsTests(SynchronousTestCase):
         self.assertEqual(7.0, self.live.current.drain_timeout)
 
     def test_rejected_change(self):
-        """Then nothing changes."""
+        """A change that a subscriber rejects is not applied by the others."""
 
         async def refuse(now):
             raise ChangeRejected("the port is taken")

@@ -117,7 +117,7 @@ class LostNodesTests(SynchronousTestCase):
 
 
 class ClusterTests(SynchronousTestCase):
-    """With a list of expected nodes."""
+    """Lost nodes when the nodes of a cluster are expected."""
 
     def setUp(self) -> None:
         """Start with three nodes, two of them behind the tunnel."""
@@ -162,7 +162,7 @@ class ClusterTests(SynchronousTestCase):
 
 
 class EnrolledTests(SynchronousTestCase):
-    """With the enrolled nodes as the expected ones."""
+    """Lost nodes when the enrolled nodes are expected."""
 
     def setUp(self) -> None:
         """Start with one enrolled node."""

@@ -36,7 +36,7 @@ class NodeHistoryTests(SynchronousTestCase):
         self.history.on_change.append(lambda: self.told.append(1))
 
     def test_a_node(self) -> None:
-        """It has an address and a version, and, once it has gone, the time and the reason."""
+        """A node has an address and a version, and once disconnected the time and the reason."""
         self.history.connected("edge-1", "192.0.2.1:1", "1.0")
         self.assertEqual(
             NodeHistoryEntry("edge-1", None, "192.0.2.1:1", "1.0"), self.history.get("edge-1")
@@ -118,7 +118,7 @@ class HistoryFileTests(SynchronousTestCase):
         self.stop(kept)
 
     def test_a_process_that_is_killed(self) -> None:
-        """It forgets only the last seconds."""
+        """A killed process loses only the last seconds of the history."""
         history, kept = self.start()
         self.clock.advance(MIN_INTERVAL)
         history.lost("edge-1", "silent")

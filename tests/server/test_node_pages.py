@@ -95,7 +95,7 @@ class NodePageTests(SynchronousTestCase):
         json.dumps(shown)
 
     def test_disconnected_node(self) -> None:
-        """Its history is reported; an unknown node has no page."""
+        """A disconnected node has a page with its history; an unknown node has none."""
         self.history.lost("c", "silent")
         shown = self.page.show_one("c")
         self.assertEqual(("lost", []), (shown["state"], shown["sessions"]))

@@ -40,7 +40,7 @@ class NodeViewTests(SynchronousTestCase):
         self.assertEqual(1, sum(name == "script" for name, _ in page.elements))
 
     def test_a_node(self) -> None:
-        """It has its identifiers, its session, round trip, failures, and disconnections."""
+        """The page has identifiers, session, round trip, failures, and disconnections."""
         self.registry.add(FakeSession("edge-1", addresses=["192.0.2.7"]))
         self.history.interrupted("edge-1", HOSTILE)
         self.status.failures.note("connect", "a", "edge-1", "r-1", 503, HOSTILE)
@@ -56,7 +56,7 @@ class NodeViewTests(SynchronousTestCase):
         self.assertTrue(page.text.startswith("edge-1: yurttunnel-server on "))
 
     def test_disconnected_node(self) -> None:
-        """It is lost, with time and reason."""
+        """A disconnected node is shown as lost, with time and reason."""
         self.history.lost("edge-1", "silent")
         page = self.status.render(one="edge-1")
         facts = dict(page.rows["node"])

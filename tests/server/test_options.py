@@ -35,7 +35,7 @@ class SettingsTests(SynchronousTestCase):
     """``Options.settings`` has the typed command line."""
 
     def test_defaults(self):
-        """They are those of yurttunnel 1.2 and of the design."""
+        """The defaults are those of yurttunnel 1.2 and of the design."""
         self.assertEqual(
             parse(),
             Settings(
@@ -124,12 +124,12 @@ class SettingsTests(SynchronousTestCase):
         )
 
     def test_ports_without_tls_stay_on_this_machine(self):
-        """By default on the loopback address of the family of ``--bind-address``."""
+        """Ports without TLS listen on the loopback address of the family of ``--bind-address``."""
         self.assertEqual(parse("--bind-address=::").insecure_address, "::1")
         self.assertEqual(parse("--bind-address=192.0.2.1").insecure_address, "127.0.0.1")
 
     def test_return_grace(self):
-        """Whatever has ended the connection, unless --return-grace is set for resets."""
+        """Streams wait for the resume window, unless --return-grace limits it after a reset."""
         self.assertEqual(parse("--resume-window=0").return_grace, 0)
         self.assertEqual(parse("--resume-window=2m").return_grace, 120.0)
 
@@ -328,7 +328,7 @@ class ErrorTests(SynchronousTestCase):
                 self.assert_refused(f"--{flag}: ", f"--{flag}={value}")
 
     def test_permissions_for_nobody(self):
-        """Without an endpoint no caller could use them."""
+        """Permissions without an endpoint are rejected: no caller could use them."""
         self.assert_refused(
             "--allow-connect has no effect without --connect-endpoint: add one",
             *MINIMUM,
@@ -336,12 +336,12 @@ class ErrorTests(SynchronousTestCase):
         )
 
     def test_unknown_flags_and_arguments(self):
-        """They are quoted."""
+        """Unknown flags and arguments are quoted."""
         self.assert_refused("quic-port", *MINIMUM, "--quic-port=1")
         self.assert_refused("unexpected argument 'start'", *MINIMUM, "start")
 
     def test_one_port_for_two_purposes(self):
-        """Both flags are named."""
+        """Both flags of a port in two uses are named."""
         self.assert_refused(
             "--meta-port and --forward 10265=a/b:1 use the same port 127.0.0.1:10265",
             *MINIMUM,
@@ -376,7 +376,7 @@ class ErrorTests(SynchronousTestCase):
         )
 
     def test_flags_that_contradict_each_other(self):
-        """Both are named, and what to do."""
+        """Contradictory flags are both named, with the remedy."""
         self.assert_refused(
             "--kubelet-ca has no effect with --kubelet-verify skip: leave one of them out",
             *MINIMUM,
@@ -385,7 +385,7 @@ class ErrorTests(SynchronousTestCase):
         )
 
     def test_a_middleware_twice(self):
-        """It is named."""
+        """A middleware that is given twice is named."""
         self.assert_refused(
             "--middleware audit is given twice",
             *MINIMUM,

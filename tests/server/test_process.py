@@ -25,7 +25,7 @@ class ProcessTests(SynchronousTestCase):
         self.reactor = MemoryReactorClock()
 
     def test_pages(self):
-        """All of them exist, including the debug pages."""
+        """All pages exist, including the debug pages."""
         process = ServerProcess(self.reactor, settings(), dict, nothing_expected())
         process.meta.startService()
         self.addCleanup(process.meta.stopService)

@@ -16,7 +16,7 @@ class QuotingTests(SynchronousTestCase):
             self.assertEqual(redacted(text), text)
 
     def test_user_information(self):
-        """Everything before an ``@`` is removed, at each of them."""
+        """The text before each ``@`` is removed."""
         for text, expected in (
             ("u:pw@edge-1:1", "***@edge-1:1"),
             ("http://u:p@w@edge-1/", "***@edge-1/"),
@@ -26,7 +26,7 @@ class QuotingTests(SynchronousTestCase):
             self.assertEqual(redacted(text), expected)
 
     def test_query(self):
-        """So are the commands of ``exec`` and ``run``."""
+        """Queries are removed, and with them the commands of ``exec`` and ``run``."""
         self.assertEqual(
             redacted("'/run/a/b/c?cmd=x&cmd=y' is not a port"), "'/run/a/b/c?*** is not a port"
         )
@@ -37,7 +37,7 @@ class QuotingTests(SynchronousTestCase):
             self.assertEqual(redacted(f"look: {text} b"), "look: ***@?*** b")
 
     def test_length(self):
-        """It is truncated visibly; the time is linear in the length of the text."""
+        """A long text is truncated visibly; the time is linear in its length."""
         self.assertEqual(redacted("x" * MAX_QUOTED), "x" * MAX_QUOTED)
         # In quadratic time these would take hours.
         for text in ("x" * 10_000_000, "x@" * 5_000_000, "?" * 10_000_000, "? @" * 10_000):

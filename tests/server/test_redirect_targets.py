@@ -44,7 +44,7 @@ class ListenersTests(SynchronousTestCase):
         )
 
     def test_every_address(self):
-        """Then no address is named (defect F6: yurttunnel 1.2 redirected to 0.0.0.0)."""
+        """A wildcard address is not a target (defect F6: yurttunnel 1.2 redirected to 0.0.0.0)."""
         found = targets_of("--passthrough-port=10261")
         self.assertEqual(Target(None, 10263), found[4].secure)
         self.assertEqual(Target(None, 10261), found[4].passthrough)
@@ -69,7 +69,7 @@ class OtherAddressesTests(SynchronousTestCase):
         self.assertEqual([], other_family_addresses(settings(), "::"))
 
     def test_probe(self):
-        """Whether the family exists is tested with an unprivileged port."""
+        """An unprivileged port shows whether the family exists."""
         bound = []
 
         class Probe(socket.socket):
@@ -81,7 +81,7 @@ class OtherAddressesTests(SynchronousTestCase):
         self.assertEqual([("127.0.0.1", 0)], bound)
 
     def test_nothing_is_redirected(self):
-        """Then one listener suffices."""
+        """Without redirections one listener suffices."""
         for off in (
             settings("--enable-iptables=false"),
             settings("--standalone", "--state-dir=S"),

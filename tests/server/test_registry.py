@@ -115,7 +115,7 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("10.1.1.1"), old)
 
     def test_an_address_of_several_nodes_is_refused(self):
-        """Which of them is meant is unknown, so the error names them; names work."""
+        """An address of several nodes is ambiguous: the error names them, and their names work."""
         one = self.add("site-a", addresses=["192.168.1.10"])
         other = self.add("site-b", addresses=["192.168.1.10"])
         error = self.assertRaises(AmbiguousAddress, self.registry.find, "192.168.1.10")
@@ -143,7 +143,7 @@ class FindTests(SynchronousTestCase):
         self.assertIs(self.registry.find("edge-2"), thief)
 
     def test_draining_sessions_come_last(self):
-        """Of several with the same claim, a draining one is chosen only if all are draining."""
+        """A draining session is chosen only if all sessions with the claim are draining."""
         other = self.add("other", networks=["192.0.2.0/24"])
         session = self.add("edge-1", networks=["192.0.2.0/24"])
         session.draining = True
@@ -300,7 +300,7 @@ class RemoteTests(SynchronousTestCase):
         self.assertRaises(NodeNotConnected, self.registry.find, "edge-1")
 
     def test_other_nodes_with_the_same_network(self):
-        """The same holds for different nodes with the same claim."""
+        """A direct session also precedes the remote one of another node with the same network."""
         self.remote("site-b", networks=["192.0.2.0/24"])
         direct = self.direct("site-a", networks=["192.0.2.0/24"])
         self.remote("site-c", networks=["192.0.2.0/24"])

@@ -9,14 +9,14 @@ class RequestIdsTests(SynchronousTestCase):
     """``RequestIds`` creates request ids."""
 
     def test_unique_ids(self):
-        """Each has a counter, and a prefix of the process."""
+        """Each id has a counter, and a prefix of the process."""
         ids = RequestIds()
         made = {ids.make() for _ in range(100)} | {RequestIds().make() for _ in range(100)}
         self.assertEqual(len(made), 200)
         self.assertEqual(RequestIds("abc").make(), "abc-1")
 
     def test_valid_ids_of_callers(self):
-        """One id of printable characters is used."""
+        """An id of printable characters is kept."""
         self.assertEqual(RequestIds("p").from_caller([b"audit-0a:7/b"]), "audit-0a:7/b")
 
     def test_other_ids_are_replaced(self):

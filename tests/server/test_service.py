@@ -139,7 +139,7 @@ class ServiceTests(ListenerTests):
         self.assertFalse(self.service.running)
 
     def test_defect_while_binding(self):
-        """The same holds for an unexpected exception."""
+        """An unexpected exception closes the listeners that are bound, too."""
         self.service._listeners.append(Listener("--x", lambda: {}["missing"]))
         self.assertRaises(KeyError, self.service.startService)
         self.assertEqual(["agents closes", "forward closes"], self.happened)
@@ -213,7 +213,7 @@ class ServiceTests(ListenerTests):
         self.successResultOf(stopped)
 
     def test_callers_that_do_not_drain(self):
-        """That time is the rest of the drain timeout; if it was too short, that is logged."""
+        """Callers have the rest of the drain timeout; a warning reports those that need longer."""
         lines = Logged(self)
         self.service.startService()
         user = self.stream(self.connected())

@@ -23,7 +23,7 @@ PAGE = "http://127.0.0.1:10265/"
 
 
 class GreetingTests(SynchronousTestCase):
-    """It is complete for a user, and has no secret in a log."""
+    """The message is complete for a user, and puts no secret into a log."""
 
     def setUp(self) -> None:
         """Create a server with a join token."""

@@ -50,7 +50,7 @@ class PassthroughTests(SynchronousTestCase):
         return factory.nodes.by_address(SocketAddress(ip_address(address), 10250))
 
     def test_rules(self):
-        """Those of nodes do if rules redirect connections here, those of Services never do."""
+        """A node's address counts if rules redirect connections here; a Service's never does."""
         expected = Destination("edge-1", "192.0.2.1", 10250)
         self.assertEqual(expected, self.found("192.0.2.1"))
         self.assertIsNone(self.found(CLUSTER_ADDRESS))

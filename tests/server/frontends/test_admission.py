@@ -47,7 +47,7 @@ class ParseTests(SynchronousTestCase):
             self.assertEqual(target, (permission.node, permission.host, permission.port))
 
     def test_malformed_permissions(self):
-        """Each error has the reason and the syntax."""
+        """The error of a malformed permission has the reason and the syntax."""
         for text, problem in (
             ("user:0", "is not a permission"),
             ("user:0=edge-1", "is not a permission"),

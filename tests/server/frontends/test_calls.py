@@ -1,4 +1,4 @@
-"""What the listeners for callers share."""
+"""The common part of the listeners for callers."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ class CloseTests(ConnectTestCase):
     """``ConnectFactory.close`` aborts everything."""
 
     def test_every_connection_is_aborted(self):
-        """Those with an unread head, a pending dial, a response in progress, a stream, an error."""
+        """``close`` aborts connections in every state, from an unread head to a lingering error."""
         joined, target = self.join()
         established = self.open(connect())
         self.session.dials[-1].succeed()
@@ -37,7 +37,7 @@ class DrainTests(ConnectTestCase):
         return self.factory.drain()
 
     def test_idle(self):
-        """Without connections there is nothing to wait for."""
+        """Without connections ``drain`` completes at once."""
         self.successResultOf(self.drain())
 
     def test_a_caller_that_reads_slowly(self):
@@ -55,7 +55,7 @@ class DrainTests(ConnectTestCase):
         self.successResultOf(drained)
 
     def test_every_wait(self):
-        """All of its waiters are notified."""
+        """All pending calls of ``drain`` complete."""
         connection, _ = self.join()
         waits = [self.drain(), self.drain()]
         connection.break_off(ConnectionLost())
@@ -77,7 +77,7 @@ class DrainTests(ConnectTestCase):
         self.successResultOf(drained)
 
     def test_callers_that_are_refused(self):
-        """They have their time to read the response."""
+        """Callers with an error response have the linger time to read it."""
         refused = self.open(connect("edge-9:80"))
         drained = self.drain()
         self.assertFalse(refused.aborted)

@@ -21,7 +21,7 @@ class LeavingTests(ConnectTestCase):
     """A caller may leave at any time."""
 
     def test_while_the_head_is_read(self):
-        """Nothing else happens."""
+        """A caller that leaves before its head is complete causes no dial."""
         connection = self.open(b"CONNECT edge-1")
         connection.receive_end()
         connection.turns()

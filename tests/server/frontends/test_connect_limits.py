@@ -78,5 +78,5 @@ class LimitTests(ConnectTestCase):
         self.assertEqual(self.session.dials[0].timeout, 7.0)
 
     def test_limits_of_the_head(self):
-        """They can be configured."""
+        """The limits of the head can be configured."""
         self.assert_answer(self.open(b"CONNECT " + b"a" * 93), 431, "100 bytes")

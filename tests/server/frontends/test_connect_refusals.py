@@ -16,7 +16,7 @@ class RefusalTests(ConnectTestCase):
     """A failed CONNECT gets a response with the reason."""
 
     def test_failed_dials(self):
-        """Each code has its status, and the text of the far end is the body."""
+        """Each code of a failed dial has its status, and the text of the far end is the body."""
         for code, status in {
             Code.REFUSED: 502,
             Code.UNREACHABLE: 502,
@@ -97,7 +97,7 @@ class RefusalTests(ConnectTestCase):
         self.assertEqual(self.session.dials, [])
 
     def test_what_is_logged_of_bad_heads(self):
-        """Without passwords and queries, and truncated."""
+        """Malformed heads are logged truncated, without passwords and queries."""
         lines = Logged(self, REQUESTS)
         for head in (
             connect("http://u:S3CRET@edge-1/"),

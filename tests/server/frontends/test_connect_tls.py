@@ -43,7 +43,7 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.aborted)
 
     def test_a_caller_that_reads_slowly(self):
-        """It has longer to read the end of the stream, but not unlimited time."""
+        """A caller has longer to read the end of the stream, but not unlimited time."""
         connection, _ = self.join()
         connection.transport.all_read = False
         self.session.dials[0].far.loseWriteConnection()
@@ -55,7 +55,7 @@ class TLSTests(ConnectTestCase):
         self.assertTrue(connection.aborted)
 
     def test_a_slow_caller_that_closes(self):
-        """It is no longer waited for."""
+        """The server no longer waits for a slow caller that has closed."""
         connection, _ = self.join()
         connection.transport.all_read = False
         self.session.dials[0].far.loseWriteConnection()
@@ -82,7 +82,7 @@ class TLSTests(ConnectTestCase):
         self.assertEqual(len(self.factory.lingering), 0)
 
     def test_an_error_response(self):
-        """It is sent, the connection is closed gracefully, and a caller that stays is aborted."""
+        """An error response is sent and the connection closed; a caller that stays is aborted."""
         connection = self.open(connect("edge-9:80"))
         connection.turns()
         self.assertIn(b"503", connection.sent)
@@ -195,7 +195,7 @@ class HandshakeTests(ConnectTestCase):
         self.assertTrue(connection.sent.startswith(status_line), connection.sent)
 
     def test_handshakes_that_end(self):
-        """They make room, whether the caller continues or leaves."""
+        """Completed and broken handshakes make room for others."""
         first, second, third = (self.open() for _ in range(3))
         first.finish()
         second.break_off(ConnectionLost())

@@ -75,7 +75,7 @@ class UnixTests(ConnectTestCase):
         return connection, target
 
     def test_a_target_that_sends_at_once(self):
-        """Its data waits while the caller does not read, and is then sent automatically."""
+        """A target's data waits while the caller does not read, and is then sent."""
         connection, _ = self.establish(greeting=b"SSH-2.0-edge\r\n")
         for _ in range(20):
             self.reactor.advance(0.1)
@@ -94,7 +94,7 @@ class UnixTests(ConnectTestCase):
         self.assertEqual(connection.read(), b"hello")
 
     def test_a_caller_that_sends_first(self):
-        """Its data reaches the target without delay."""
+        """Data that the caller sends first reaches the target without delay."""
         connection, target = self.establish()
         self.assertEqual(connection.read(), ESTABLISHED)
         connection.receive(b"question")

@@ -122,7 +122,7 @@ class ForwardTests(SynchronousTestCase):
         return connection.open(self.factory.buildProtocol(None))
 
     def test_a_stream_is_requested_at_once(self):
-        """Its target is the forward's, and the connection is not read meanwhile."""
+        """The stream's target is the forward's, and the connection is not read during the dial."""
         connection = self.open()
         (dial,) = self.session.dials
         self.assertEqual((dial.host, dial.port, dial.timeout), ("127.0.0.1", 80, 7.0))
@@ -162,7 +162,7 @@ class ForwardTests(SynchronousTestCase):
         self.successResultOf(drained)
 
     def test_a_failed_dial_is_on_the_page(self):
-        """It shows caller, target and reason, unless the caller left before."""
+        """The status page has caller, target and reason, unless the caller left before."""
         failures = self.factory.failures = Failures(self.reactor)
         self.open("192.0.2.9")
         self.session.dials[0].fail(Code.REFUSED, "127.0.0.1:80 refused the connection")
@@ -189,7 +189,7 @@ class ForwardTests(SynchronousTestCase):
         )
 
     def test_a_node_that_is_not_connected(self):
-        """The same, with when it was last seen."""
+        """The log line of a node that is not connected has when it was last seen."""
         self.registry.remove(self.session)
         self.reactor.advance(5)
         self.assertTrue(self.open().aborted)

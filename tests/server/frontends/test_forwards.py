@@ -110,7 +110,7 @@ class ForwardsTests(TestCase):
         return str(await self.assertFailure(change, ForwardRefused))
 
     async def test_forwards_of_the_configuration(self):
-        """All of them, or the server does not start, and those opened are closed."""
+        """The server starts only if all forwards can be opened; otherwise none stays open."""
         one, two = f"{self.first}=edge-1/a:1", f"{self.second}=edge-1/b:2"
         forwards = self.forwards(one, two)
         self.assertEqual(dict.fromkeys((one, two), Origin.CONFIGURATION), self.texts(forwards))
@@ -133,7 +133,7 @@ class ForwardsTests(TestCase):
         self.assertFalse(self.listens(self.first))
 
     async def test_connections_outlive_their_forward(self):
-        """They continue when it is closed; a stopping server waits for them, then aborts them."""
+        """Connections continue when their forward closes; a stopping server drains them."""
         forwards = self.forwards(f"{self.first}=edge-1/a:80")
         await self.connect(self.first)
         (state,) = forwards.states()
@@ -219,7 +219,7 @@ class ForwardsTests(TestCase):
         self.assertEqual(set(desired), set(self.texts(forwards)))
 
     async def test_overlapping_addresses(self):
-        """All addresses of the machine replace one of them, and the other way round."""
+        """A forward on all addresses replaces one on a single address, and vice versa."""
         one, every = f"127.0.0.2:{self.first}=edge-1/a:1", f"0.0.0.0:{self.first}=edge-1/b:1"
         forwards = self.forwards(one)
         for text, target in ((every, "b:1"), (one, "a:1"), (every, "b:1")):
@@ -267,7 +267,7 @@ class ForwardsTests(TestCase):
         self.assertEqual([], sockets_at(self.first))
 
     async def test_a_stop_amid_a_change(self):
-        """Nothing remains open."""
+        """A stop during a change leaves no forward open."""
         forwards = self.forwards(f"127.0.0.2:{self.first}=edge-1/a:1")
         change = forwards.configure([parse_forward(f"0.0.0.0:{self.first}=edge-1/b:1")])
         self.assertNoResult(change)

@@ -187,7 +187,7 @@ class DrainTests(TwoServersTests):
         self.check_stopping(self.first)
 
     def test_stopping_with_a_stream_of_a_sibling(self):
-        """The same holds for a stream that a sibling has opened through it."""
+        """The server also waits for a stream that a sibling has opened through it."""
         self.check_stopping(self.second)
 
     def check_stopping(self, stopping):

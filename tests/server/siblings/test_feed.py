@@ -26,7 +26,7 @@ from yurttunnel.wire.codes import Code
 
 
 class LineTests(SynchronousTestCase):
-    """One line."""
+    """One line of the list."""
 
     def test_round_trip(self):
         """A written line is read again."""

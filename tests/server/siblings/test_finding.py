@@ -28,7 +28,7 @@ class FindingTests(WorldTests):
     """Discovery of replicas."""
 
     def test_three_replicas(self):
-        """Each has one session with each other and none with itself, and counts three."""
+        """Each replica has one session with each other, none with itself, and counts three."""
         servers = self.cluster(3)
         for server in servers:
             self.assertEqual(2, len(server.siblings._acceptor.sessions()))
@@ -36,7 +36,7 @@ class FindingTests(WorldTests):
             self.assertIsNone(server.siblings.problem())
 
     def test_any_order(self):
-        """They are all connected within a second of the last one's start, in any order."""
+        """Replicas are connected within a second of the last one's start, in any order."""
         for order in itertools.permutations((1, 2, 3)):
             servers = [self.made(number) for number in (1, 2, 3)]
             self.network.pass_time(1)
@@ -129,7 +129,7 @@ class FindingTests(WorldTests):
         self.assertEqual((1, 1), first.stats)
 
     def test_number_of_replicas(self):
-        """It counts the listed replicas, and this server if it is not listed; at least one."""
+        """The number includes the listed replicas, and this server if it is not listed."""
         first = self.server(1, listed=False)
         self.network.pass_time(LISTING_TIMEOUT, step=1)
         self.assertEqual(1, first.siblings.replicas())
@@ -324,7 +324,7 @@ class AdmissionTests(WorldTests):
         self.network.pass_time(WINDOW + 1)
 
     def test_unfinished_connections_are_limited(self):
-        """Of the connections without HELLO the oldest is evicted."""
+        """The oldest connection without a HELLO is evicted above the limit."""
         self.patch(acceptor, "MAX_UNFINISHED", 3)
         server = self.server(1)
         transports = [StringTransport() for _ in range(4)]

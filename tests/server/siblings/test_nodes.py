@@ -319,7 +319,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_dial_without_another_route(self):
-        """Without another route it waits for the agent to be back."""
+        """A dial without another route waits until the agent is back."""
         agent = self.agent(self.first)
         opened = self.dial(self.first, agent)
         agent.link.cut()
@@ -355,7 +355,7 @@ class NodeTests(TwoServersTests):
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
 
     def test_dial_while_the_sibling_waits_too(self):
-        """It moves to the sibling once the agent is back there, which had lost it, too."""
+        """A waiting dial moves to a sibling that had lost the agent, once that is back there."""
         near, far = self.both()
         for agent in (far, near):
             agent.link.cut()
@@ -371,7 +371,7 @@ class NodeTests(TwoServersTests):
         self.network.settle()
 
     def test_dial_while_the_connection_to_the_sibling_is_lost(self):
-        """It moves to the sibling once that is back, which has had the agent all the time."""
+        """A waiting dial moves to a sibling that has the agent, once the sibling is back."""
         listener = self.first.listener
         listener.settings = replace(listener.settings, return_grace=30.0)
         _, far = self.both()

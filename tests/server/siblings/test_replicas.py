@@ -28,7 +28,7 @@ def slice_of(*endpoints, ports=({"name": "tcp", "port": 10262, "protocol": "TCP"
 
 
 class ReplicaTests(SynchronousTestCase):
-    """From the API's objects to addresses."""
+    """The addresses of the replicas are those of the API's EndpointSlices."""
 
     def test_addresses(self):
         """Each endpoint is an address with the port named tcp."""

@@ -52,7 +52,7 @@ class _Connector:
             self.call.cancel()
 
     def getDestination(self):
-        """Not used."""
+        """Raise: no test uses it."""
 
 
 class Network(Links, Clock):

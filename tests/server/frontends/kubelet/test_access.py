@@ -61,7 +61,7 @@ class AccessTests(SynchronousTestCase):
             )
 
     def test_paths(self):
-        """Some paths have their own subresource, and some of these also another one."""
+        """Some paths have their own subresource, and some of these a second one."""
         self.needs("/stats/summary", "stats")
         self.needs("/metrics", "metrics")
         self.needs("/metrics/cadvisor?x=/exec", "metrics")

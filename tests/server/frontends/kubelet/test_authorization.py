@@ -424,7 +424,7 @@ class PortTests(AuthorizedWorld):
         self.assertEqual([b"Bearer for-the-kubelet"], self.kubelet.head.values(b"authorization"))
 
     def test_interface(self):
-        """It provides ``IMiddleware``."""
+        """The authorization provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.authorization)
 
     def test_metrics(self):

@@ -21,7 +21,7 @@ class MiddlewareTests(SynchronousTestCase):
     """The interface to other parts."""
 
     def test_interface(self):
-        """It provides ``IMiddleware``."""
+        """``delegated-callers`` provides ``IMiddleware``."""
         informers = FakeInformers()
         cluster = ClusterState(
             Nodes(informers),

@@ -123,7 +123,7 @@ class NamedTests(DelegatedCallersWorld):
         self.reaches(self.apiserver("edge-1"), ("edge-1", 10250), Host="edge-2:10250")
 
     def test_dials_are_seen(self):
-        """These tests detect requests that reach the other node."""
+        """A dial to the other node is detected by the assertions of these tests."""
         self.send_request(self.apiserver("edge-2"))
         self.assertEqual(self.other.dials, [(EDGE_2[0], 10250)])
 

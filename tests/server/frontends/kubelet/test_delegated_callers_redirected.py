@@ -121,7 +121,7 @@ class RedirectedTests(DelegatedCallersWorld):
         self.refuses(self.apiserver(), 400, "2 nodes: edge-1, edge-2")
 
     def test_many_nodes_with_one_address(self):
-        """Some of them are named; all of the response is in the 1,024 bytes that a client reads."""
+        """The response names some of the nodes, within the 1,024 bytes that a client reads."""
         for number in range(40):
             self.put_node(f"edge-with-a-rather-long-name-{number:02}", EDGE_1[0])
         self.redirect(EDGE_1[0])
@@ -187,7 +187,7 @@ class RedirectedTests(DelegatedCallersWorld):
             self.refuses(self.apiserver(), 403, "edge-2", target="/run/default/there/web")
 
     def test_node_that_the_api_does_not_have(self):
-        """Its agent has proven its name, but no address that counts here."""
+        """An agent proves its name by its certificate, but no address that counts here."""
         self.informers.delete(NODES, "edge-1")
         self.redirect(EDGE_1[0])
         self.refuses(self.apiserver("edge-1"), 503, "not the address of a known node")
@@ -204,7 +204,7 @@ class RedirectedTests(DelegatedCallersWorld):
         self.refuses(self.apiserver(), 503, "no agent is connected for edge-1")
 
     def test_persistent_connection(self):
-        """Each request goes to its connection's destination; the kernel is queried once."""
+        """Each request of a connection goes to its destination; the kernel is queried once."""
         self.redirect(EDGE_1[0])
         caller = self.apiserver()
         self.send_request(caller, Host=API_HOSTS[0])

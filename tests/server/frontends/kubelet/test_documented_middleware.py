@@ -51,7 +51,7 @@ class ReadOnlyTests(Example):
         self.assertEqual(3, len(self.kubelet.exchanges))
 
     def test_others(self):
-        """Others are rejected with the id of the request, in any spelling."""
+        """Other requests are rejected with the id of the request, in any spelling."""
         caller = self.dial()
         for method, target in (
             ("GET", "/exec/default/web/web"),
@@ -94,7 +94,7 @@ class MaintenanceTests(Example):
         self.assertEqual(2, len(self.kubelet.exchanges))
 
     def test_calls(self):
-        """It gets no calls either, by its name or by another of its identifiers."""
+        """A node with the label gets no calls either, by its name or another of its identifiers."""
         gate = self.middlewares[-1]
         verifyObject(IGate, gate)
         call = SimpleNamespace(node="192.0.2.7", serving_node="edge-1", request_id="abc-7")

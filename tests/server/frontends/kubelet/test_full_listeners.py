@@ -36,7 +36,7 @@ class InFlightTests(World):
         self.kubelet.answer = lambda exchange: None
 
     def test_shared(self):
-        """Of the requests at either port one caller may have as many as remain free."""
+        """One caller may have as many requests in flight at a port as remain free."""
         for dial, credentials in (
             (self.dial, self.issuer.server("edge-1")),
             (self.dial_insecurely, None),
@@ -116,7 +116,7 @@ class FullTests(World):
         self.assertEqual(0, self.stats().refusals[503])
 
     def test_handshakes(self):
-        """So are incomplete handshakes; genuine callers get through."""
+        """Incomplete handshakes are evicted, too; callers that complete theirs are served."""
         for _ in range(3):
             self.link(Recorder(), self.secured())
         self.assertIn("1 unfinished TLS handshakes (1 at most)", self.full()[0])

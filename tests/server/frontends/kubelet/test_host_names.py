@@ -54,7 +54,7 @@ class HostNamesTests(SynchronousTestCase):
         return status
 
     def test_interface(self):
-        """It provides ``IMiddleware``."""
+        """``HostNames`` provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.middleware)
 
     def test_pages(self):

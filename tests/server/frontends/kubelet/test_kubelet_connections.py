@@ -30,7 +30,7 @@ class TrustTests(World):
         self.assertEqual({"verified": 1}, self.counters.verdicts)
 
     def test_unverified(self):
-        """One of another authority is accepted with a warning, and counted."""
+        """A kubelet of another authority is accepted with a warning, and counted."""
         self.serve_kubelet(Issuer.make(self).server("edge-1"))
         caller = self.dial()
         self.send_request(caller)
@@ -39,7 +39,7 @@ class TrustTests(World):
         self.assertTrue(any("edge-1" in line and "not verified" in line for line in self.lines))
 
     def test_not_trusted(self):
-        """One with another name is rejected, with node, address, reason and flag."""
+        """A kubelet with another name is rejected; the error has node, address, reason and flag."""
         self.serve_kubelet(self.issuer.server("edge-2"))
         caller = self.dial()
         self.send_request(caller)

@@ -186,7 +186,7 @@ CONNECT_VALUES = {
     "time to close after": [LINGER, STALL_TIMEOUT],
     "time to take the last": [],
 }
-"""The same for the section on CONNECT and forwards, whose rows begin like others."""
+"""The expected second column of the section on CONNECT and forwards, whose rows begin alike."""
 
 
 class LimitsTests(SynchronousTestCase):
@@ -209,7 +209,7 @@ class LimitsTests(SynchronousTestCase):
                 yield [cell.strip() for cell in line.strip("|").split("|")]
 
     def test_values(self):
-        """Each row has the numbers of the code, and each of these has a row."""
+        """Each row has the values of the code, and each of these values has a row."""
         for of_connect, values in ((False, VALUES), (True, CONNECT_VALUES)):
             shown = {}
             for bound, value, *_ in (row for row in self.rows(of_connect) if len(row) == 3):

@@ -176,7 +176,7 @@ class RequestTests(World):
 
 
 class TwistedTLSRequestTests(RequestTests):
-    """The same over Twisted's own TLS."""
+    """``RequestTests`` over Twisted's own TLS."""
 
     direct = False
 
@@ -264,7 +264,7 @@ class RefusalTests(World):
 
 
 class TwistedTLSRefusalTests(RefusalTests):
-    """The same over Twisted's own TLS."""
+    """``RefusalTests`` over Twisted's own TLS."""
 
     direct = False
 
@@ -292,7 +292,7 @@ class MiddlewareTests(World):
     middlewares = (Gate(),)
 
     def test_answers(self):
-        """It can respond itself; that is traced and counted like all others."""
+        """A middleware can respond itself; the request is traced and counted like all others."""
         caller = self.dial()
         self.send_request(caller, "/secret", X_Request_Id="abc-7")
         self.answered(caller, 403, "not for you, abc-7")
@@ -301,7 +301,7 @@ class MiddlewareTests(World):
         self.assertEqual(1, self.counters.completed["GET", "other", "403"])
 
     def test_redirects(self):
-        """It can choose another destination, which the kubelet gets as Host."""
+        """A middleware can choose another destination, which the kubelet gets as Host."""
         self.serve_kubelet(None)
         caller = self.dial_insecurely()
         self.send_request(caller, Host="nonsense")

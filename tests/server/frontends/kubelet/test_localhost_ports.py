@@ -36,7 +36,7 @@ class LocalhostPortsTests(Cluster):
         return destination.node, destination.host, destination.port
 
     def test_interface(self):
-        """It provides ``IMiddleware``."""
+        """``LocalhostPorts`` provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.middleware)
 
     def test_redirected(self):
@@ -89,7 +89,7 @@ class LocalhostPortsTests(Cluster):
         self.assertEqual(("edge-1", "10.1.2.3", 10266), found)
 
     def test_other_agent(self):
-        """Nor does it for a node that another node's agent serves."""
+        """The host stays unchanged for a node that another node's agent serves."""
         self.node("edge-1", "192.0.2.7")
         self.node("gateway", "192.0.2.1")
         self.connect("gateway", "host=edge-1")

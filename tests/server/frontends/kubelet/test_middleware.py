@@ -104,7 +104,7 @@ class FindingTests(SynchronousTestCase):
         self.assertNotIn("\n", str(error))
 
     def test_found(self):
-        """They are created in the order of the names, with the clock."""
+        """Middlewares are created in the order of the names, with the clock."""
         clock = Clock()
         makers = [Maker("audit"), Maker("quota"), Maker("unused", ["Node"])]
         found = find_middlewares(clock, ["quota", "audit"], makers)
@@ -122,7 +122,7 @@ class FindingTests(SynchronousTestCase):
         self.refused(["a"], [Maker("a"), Maker("a")], "2 plugins are called 'a'")
 
     def test_informers(self):
-        """One that needs Kubernetes objects is rejected without a cluster."""
+        """A middleware that needs Kubernetes objects is rejected without a cluster."""
         self.refused(
             ["policy"],
             [Maker("policy", ["Node", "Pod"])],
@@ -164,7 +164,7 @@ class FindingTests(SynchronousTestCase):
         self.assertFalse(hasattr(makers[0], "clock"))
 
     def test_plugins(self):
-        """They are searched for among Twisted's plugins."""
+        """Middlewares are searched for among Twisted's plugins."""
         interfaces = []
 
         def plugins(interface):

@@ -106,7 +106,7 @@ class OwnTests(DelegatedCallersWorld):
 
 
 class EarlyOwnTests(DelegatedCallersWorld):
-    """The same at a server whose caches have not synced."""
+    """Callers that act for themselves at a server whose caches have not synced."""
 
     synced = False
 

@@ -103,7 +103,7 @@ class PlainNamedTests(DelegatedCallersWorld):
         )
 
     def test_all_else(self):
-        """Nothing else is reached: no other port, no address, nothing by fields or paths."""
+        """Other ports and addresses are not reached, whatever fields or paths a request has."""
         self.put_node("cloud-1", "10.0.0.3", labels=CLOUD)
         self.put_node("tunnel.example", "10.0.0.4")
         elsewhere = ("10.0.0.2:9100", "localhost:9100", "cloud-1:9100", "edge-2")

@@ -161,7 +161,7 @@ class ByPodTests(Cluster):
         self.assertEqual(("edge-1", "127.0.0.1", 10250), found)
 
     def test_same_node_field(self):
-        """One that names the pod's node, also by a shared address, reaches it as without."""
+        """A request that names the pod's node, also by a shared address, reaches that node."""
         for named in ("edge-2", "EDGE-2:10250", "192.168.1.10", "192.168.1.10:10250"):
             found = self.found(LOGS, "tunnel.example", X_Tunnel_Proxy_Host=named)
             self.assertEqual(("edge-2", "192.168.1.10", 10350), found)
@@ -179,14 +179,14 @@ class ByPodTests(Cluster):
         self.assertEqual(("edge-9", "edge-9", 10250), found)
 
     def test_no_address(self):
-        """So is one without an address."""
+        """A pod's node without an address is dialed by its name, too."""
         self.node("edge-9", ("Hostname", "edge-9"))
         self.connect("edge-9")
         self.pod("fresh", "edge-9")
         self.assertEqual("edge-9", self.found("/exec/default/fresh/web")[1])
 
     def test_family(self):
-        """Of several addresses the one that the agent also has is dialed; else the first."""
+        """The address that the agent also has is dialed, otherwise the first one."""
         self.node("dual", "192.0.2.9", "2001:db8::9")
         self.pod("six", "dual")
         self.connect("dual", "ipv6=2001:db8::9")
@@ -332,7 +332,7 @@ class NotSyncedTests(Cluster):
     synced = False
 
     def test_fields(self):
-        """Everything goes where the fields say, without waiting."""
+        """The fields determine the destination, without waiting for the caches."""
         self.connect("edge-1", "ipv4=192.0.2.7")
         self.assertEqual(("edge-1", "192.0.2.7", 10250), self.found(LOGS, "192.0.2.7:10250"))
         self.assertEqual(("edge-1", "edge-1", 10250), self.found(LOGS, "edge-1:10250"))
@@ -354,11 +354,11 @@ class MiddlewareTests(Cluster):
         self.handler = self.resolution.wrap(self.handled.append)
 
     def test_interface(self):
-        """It provides ``IMiddleware``."""
+        """``Resolution`` provides ``IMiddleware``."""
         verifyObject(IMiddleware, self.resolution)
 
     def test_sets(self):
-        """It sets the destination and calls the handler."""
+        """``Resolution`` sets the destination and calls the handler."""
         self.node("edge-1", "192.0.2.7")
         intercepted = request(head(host="192.0.2.7:10250"))
         self.handler(intercepted)
@@ -366,7 +366,7 @@ class MiddlewareTests(Cluster):
         self.assertEqual(Destination("edge-1", "192.0.2.7", 10250), intercepted.destination)
 
     def test_refuses(self):
-        """It responds with an error if it cannot resolve a request."""
+        """``Resolution`` responds with an error if it cannot resolve a request."""
         intercepted = request(head(host="edge-1"))
         self.handler(intercepted)
         self.assertEqual([], self.handled)
@@ -375,7 +375,7 @@ class MiddlewareTests(Cluster):
         self.assertIn("no port", text)
 
     def test_leaves(self):
-        """It keeps a destination that is set already."""
+        """``Resolution`` keeps a destination that is set already."""
         intercepted = request(head(host="edge-1"))
         intercepted.destination = Destination("edge-1", "camera", 554)
         self.handler(intercepted)

@@ -19,7 +19,7 @@ from yurttunnel.server.frontends.kubelet.trace import Trace
 
 
 class TraceTests(SynchronousTestCase):
-    """One line for each request."""
+    """Each request has one line in the log."""
 
     def setUp(self):
         """Observe the log."""
@@ -124,7 +124,7 @@ class TraceTests(SynchronousTestCase):
         self.assertEqual(0, len(trace._callers))
 
     def test_hostile_names(self):
-        """With any caller's name it is one line, of limited length."""
+        """A caller's name of any characters is logged in one line, of limited length."""
         name = "\n2026 [-] forged \x1b[2J" + "x" * 5000
 
         def authorize(intercepted):

@@ -269,7 +269,7 @@ class NamedTests(EndToEndTestCase):
 
 
 class NamedTwistedTests(NamedTests):
-    """The same with Twisted's own transports."""
+    """``NamedTests`` with Twisted's own transports."""
 
     transports = "twisted"
 
@@ -302,6 +302,6 @@ class RedirectedTests(EndToEndTestCase):
 
 
 class RedirectedTwistedTests(RedirectedTests):
-    """The same with Twisted's own transports."""
+    """``RedirectedTests`` with Twisted's own transports."""
 
     transports = "twisted"

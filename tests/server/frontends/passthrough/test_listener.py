@@ -152,7 +152,7 @@ class RedirectedTests(ListenerTestCase):
         self.assert_refused(Refusal.PORT, "10.0.0.1:443 is refused", "--passthrough-ports")
 
     def test_a_node_that_is_not_connected(self):
-        """It is reported as such."""
+        """The log says that the node is not connected."""
         self.registry.remove(self.session)
         self.reactor.advance(5)
         self.assertTrue(self.open("10.0.0.1").aborted)
@@ -204,7 +204,7 @@ class NamedTests(ListenerTestCase):
     """Connections whose ClientHello determines the node."""
 
     def test_nothing_is_dialed_before_the_name_is_known(self):
-        """And it is known with the last byte of the ClientHello."""
+        """The dial starts with the last byte of the ClientHello, and not before."""
         flight = client_hello("edge-1")
         connection = self.open()
         connection.receive(flight[:-1])
@@ -215,7 +215,7 @@ class NamedTests(ListenerTestCase):
         self.assertFalse(connection.reading)
 
     def test_bytes_go_through_untouched(self):
-        """What was read already is sent first; the rest and the ends of both directions follow."""
+        """The ClientHello is sent first; further data and both half-closes follow."""
         flight = fragmented(client_hello("edge-1"), 50)
         connection = self.open()
         connection.receive(flight[:100])
@@ -240,7 +240,7 @@ class NamedTests(ListenerTestCase):
         self.assert_dialed("10.0.0.1", 10250)
 
     def test_a_node_that_claims_the_address_of_a_service(self):
-        """It receives no connections of others, whichever of the Service's addresses was dialed."""
+        """A node that claims a Service's address receives no connections to that Service."""
         claimed = ("10.96.0.7", "192.0.2.200", "192.0.2.77")
         evil = FakeSession("evil", addresses=claimed)
         self.registry.add(evil)
@@ -296,7 +296,7 @@ class NamedTests(ListenerTestCase):
         self.assertEqual((connection.aborted, self.factory.connections), (True, set()))
 
     def test_unknown_names(self):
-        """The same, with the name."""
+        """A connection with an unknown name gets the same alert; the warning has the name."""
         connection = self.open("10.96.0.7")
         connection.receive(client_hello("metrics-server.kube-system.svc"))
         connection.turns()
@@ -306,7 +306,7 @@ class NamedTests(ListenerTestCase):
         )
 
     def test_no_tls(self):
-        """It is reset: no TLS client would read an alert."""
+        """A connection without TLS is reset: no TLS client would read an alert."""
         connection = self.open()
         connection.receive(b"GET / HTTP/1.1\r\n")
         self.assertTrue(connection.aborted)
@@ -326,7 +326,7 @@ class NamedTests(ListenerTestCase):
         self.assert_refused(Refusal.TIMEOUT, "not complete within 10 s")
 
     def test_the_dial_has_its_own_time(self):
-        """It starts once the name is known."""
+        """The dial's timeout starts once the name is known."""
         connection = self.open()
         connection.receive(client_hello("edge-1"))
         self.reactor.advance(11)
@@ -367,7 +367,7 @@ class NamedTests(ListenerTestCase):
         self.assertIn("there are already 8 others", self.warnings[0])
 
     def test_too_many_of_one_caller(self):
-        """It has half, however often it reconnects, and others find room."""
+        """One caller has at most half of the connections, however often it reconnects."""
         streams = [self.join("192.0.2.1") for _ in range(24)]
         self.assertEqual([each.aborted for each in streams], [False] * 4 + [True] * 20)
         self.assertIn("already 4 others, too many in total or from that address", self.warnings[0])

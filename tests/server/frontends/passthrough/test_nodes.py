@@ -61,7 +61,7 @@ class ByAddressTests(NodesTestCase):
     """``by_address``."""
 
     def test_a_node_of_the_cluster(self):
-        """It is served by its own agent, connected or not, and its address is dialed."""
+        """A node is served by its own agent, connected or not, and its address is dialed."""
         self.node("edge-1", "10.0.0.1", "2001:db8::1")
         for _ in range(2):
             self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
@@ -74,7 +74,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.1", "edge-1", "10.0.0.1", port=10255)
 
     def test_an_address_that_another_claims(self):
-        """Whatever its type for each: a node cannot take another's address by claiming it."""
+        """A node cannot take another's address by claiming it, whatever the address's type."""
         external = node("edge-1", "10.0.0.1", labels=EDGE)
         external["status"]["addresses"].append({"type": "ExternalIP", "address": "203.0.113.9"})
         self.informers.put(NODES, external)
@@ -93,7 +93,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.2")
 
     def test_nodes_that_are_not_behind_the_tunnel(self):
-        """They are not reachable from here, with or without an agent."""
+        """A node that is not behind the tunnel is not reached, with or without an agent."""
         self.node("cloud-1", "10.0.0.1", labels=CLOUD)
         self.node("plain", "10.0.0.2", labels=())
         self.connect("cloud-1", addresses=["10.0.0.1"])
@@ -102,7 +102,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.2")
 
     def test_addresses_that_are_not_redirected(self):
-        """Such as all addresses of a Service: a node's claim to them is ignored."""
+        """An address that is not redirected, such as a Service's, belongs to no node."""
         self.node("evil", "10.0.0.9", "10.96.0.7", "192.0.2.200")
         self.connect("evil", addresses=["10.96.0.7"], networks=["10.96.0.0/12"])
         self.assert_address("10.96.0.7")
@@ -124,7 +124,7 @@ class ByAddressTests(NodesTestCase):
         self.assert_address("10.0.0.1", "edge-1", "10.0.0.1")
 
     def test_addresses_that_only_agents_know(self):
-        """They belong to no node."""
+        """An address that only an agent claims belongs to no node."""
         self.connect("edge-1", addresses=["192.0.2.1"], networks=["192.0.2.64/26"])
         self.connect("edge-2", default_route=True)
         for address in ("192.0.2.1", "192.0.2.70", "192.0.2.2"):
@@ -135,14 +135,14 @@ class ByNameTests(NodesTestCase):
     """``by_name``."""
 
     def test_a_node_of_the_cluster(self):
-        """Its first internal address is dialed, at the port of its kubelet."""
+        """A node's first internal address is dialed, at the port of its kubelet."""
         self.node("edge-1", ("ExternalIP", "192.0.2.1"), "10.0.0.1", "10.0.0.2", port=12345)
         self.assert_name("edge-1", "edge-1", "10.0.0.1", 12345)
         self.connect("edge-1", addresses=["10.0.0.2"])
         self.assert_name("edge-1", "edge-1", "10.0.0.2", 12345)
 
     def test_a_node_without_addresses(self):
-        """Its agent knows its name."""
+        """A node without an address is dialed by its name, which its agent knows."""
         self.node("edge-1")
         self.assert_name("edge-1", "edge-1", "edge-1", 10250)
 
@@ -155,20 +155,20 @@ class ByNameTests(NodesTestCase):
         self.assert_name("box")
 
     def test_nodes_that_are_not_behind_the_tunnel(self):
-        """They are not reachable from here, with or without an agent."""
+        """A node that is not behind the tunnel is not reached, with or without an agent."""
         self.node("cloud-1", "10.0.0.1", labels=CLOUD)
         self.connect("cloud-1")
         self.assert_name("cloud-1")
 
     def test_names_that_only_agents_know(self):
-        """They belong to no node."""
+        """A name that only an agent claims belongs to no node."""
         self.connect("edge-1", hosts=["camera"])
         self.connect("edge-2", default_route=True)
         for name in ("edge-1", "camera", "edge-3"):
             self.assert_name(name)
 
     def test_names_of_the_server(self):
-        """They belong to no node, whatever names a node claims or has."""
+        """The server's names belong to no node, whatever names a node claims or has."""
         self.node("evil", "10.0.0.9", *(("Hostname", name) for name in OWN_NAMES))
         self.node(OWN_NAMES[1], "10.0.0.10")
         self.connect("evil", hosts=OWN_NAMES)
