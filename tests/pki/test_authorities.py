@@ -37,7 +37,8 @@ class AuthoritiesTests(SynchronousTestCase):
         return self.content
 
     def use(self, authorities):
-        """Use the authorities, or reject them."""
+        """Use the authorities, which are current by then, or reject them."""
+        self.assertIs(authorities, self.authorities.certificates)
         if self.error is not None:
             raise self.error
         self.used.append(authorities)

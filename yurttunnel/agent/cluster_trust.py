@@ -48,7 +48,7 @@ class ClusterAgentTrust(AgentTrust):
         names that no node can have.
         """
         template = agent_template(node, identifiers)
-        self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.use_authorities)
+        self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.authorities_changed)
 
         def find_problem(certificate: x509.Certificate) -> str | None:
             try:
@@ -67,7 +67,7 @@ class ClusterAgentTrust(AgentTrust):
             find_problem,
             self._bundle.certificates,
         )
-        super().__init__(clock, certificate, self._bundle.certificates)
+        super().__init__(clock, certificate, lambda: self._bundle.certificates)
         self._bundle.setServiceParent(self)
 
     def current_identifiers(self) -> Identifiers | None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from twisted.application.service import MultiService
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorTime
 
 from yurttunnel.pki.authorities import Authorities
-from yurttunnel.pki.contexts import ClientContexts, LiveAuthorities, LiveContexts
+from yurttunnel.pki.contexts import ClientContexts, LiveContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.renewal import CertificateRenewal
 
@@ -18,18 +18,18 @@ class AgentTrust(MultiService):
     """An agent's credentials.
 
     As a service it gets and renews the ``certificate`` of its node. Servers' certificates must be
-    issued by ``authorities``, or, if that is ``None``, by the issuer of the node's own.
+    issued by ``authorities()``, or, if that is ``None``, by the issuer of the node's own.
     """
 
     def __init__(
         self,
         clock: IReactorTime,
         certificate: CertificateRenewal,
-        authorities: Authorities | None = None,
+        authorities: Callable[[], Authorities | None] = lambda: None,
     ) -> None:
         super().__init__()
         self._live = LiveContexts(clock)
-        self._authorities = LiveAuthorities(self._live, authorities)
+        self._authorities = authorities
         self._contexts: ClientContexts | None = None
         self.certificate = certificate
         certificate.on_change.append(lambda _: self._live.update())
@@ -65,10 +65,10 @@ class AgentTrust(MultiService):
         """Return which renewals or reloads fail, while the current files are still valid."""
         return self.certificate.warning()
 
-    def use_authorities(self, authorities: Authorities) -> None:
-        """Trust these from now on, or raise and change nothing."""
-        self._authorities.use(authorities)
+    def authorities_changed(self, authorities: Authorities) -> None:
+        """Trust the current authorities from now on, or raise."""
+        self._live.update()
         self.certificate.authorities_changed(authorities)
 
     def _credentials(self) -> Credentials:
-        return self.certificate.credentials(self._authorities.current)
+        return self.certificate.credentials(self._authorities())

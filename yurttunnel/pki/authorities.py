@@ -30,10 +30,10 @@ class BadBundle(Exception):
 class AuthorityBundle(Reconciler):
     """The certificates of the PEM bundle that ``read`` returns, checked every 10 s for changes.
 
-    ``use(authorities)`` is called when they have changed, and raises if they cannot be used. While
-    a changed bundle is missing or broken, the previous certificates stay in use, and ``problem``
-    describes the error; otherwise it is ``None``. The constructor raises :class:`BadBundle`
-    instead. ``name`` is for messages.
+    ``use(authorities)`` is called when they have changed, and raises if they cannot be used, which
+    changes nothing. While a changed bundle is missing or broken, the previous certificates stay in
+    use, and ``problem`` describes the error; otherwise it is ``None``. The constructor raises
+    :class:`BadBundle` instead. ``name`` is for messages.
     """
 
     _log = Logger()
@@ -101,7 +101,7 @@ class AuthorityBundle(Reconciler):
             if content != self._content:
                 certificates = self._parse(content)
                 self._swap(certificates)
-                self._content, self.certificates = content, certificates
+                self._content = content
                 self._log.info("{name} has changed and is in use", name=self._name)
         except BadBundle as error:
             if self.problem is None:
@@ -131,9 +131,11 @@ class AuthorityBundle(Reconciler):
         return certificates
 
     def _swap(self, certificates: Authorities) -> None:
+        former, self.certificates = self.certificates, certificates
         try:
             self._use(certificates)
         except Exception as error:
+            self.certificates = former
             # OpenSSL and the contexts raise errors of many types; after each, the old bundle stays
             # in use.
             raise BadBundle(f"{self._name} cannot be used: {_one_line(error)}") from error

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -37,7 +37,6 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
 from yurttunnel.pki.names import host_is_address
 from yurttunnel.pki.rejection import set_verification
@@ -162,27 +161,6 @@ class LiveContexts:
                 swaps.append(contexts.prepare(credentials, min(now, last)))
         for swap in swaps:
             swap()
-
-
-Trusted = TypeVar("Trusted", bound=Authorities | None)
-
-
-class LiveAuthorities(Generic[Trusted]):
-    """The authorities that the contexts of ``live`` trust, which can be replaced."""
-
-    def __init__(self, live: LiveContexts, authorities: Trusted) -> None:
-        self._live = live
-        self.current = authorities
-
-    def use(self, authorities: Trusted) -> None:
-        """Replace the trusted authorities in the contexts, or raise and change nothing."""
-        former, self.current = self.current, authorities
-        try:
-            self._live.update()
-        except Exception:
-            # Restore the former authorities after any error; the caller reports it.
-            self.current = former
-            raise
 
 
 @implementer(IOpenSSLServerConnectionCreator)

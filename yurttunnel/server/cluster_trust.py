@@ -65,7 +65,7 @@ class ClusterServerTrust(ServerTrust):
         ``read_authorities()`` returns the cluster's current bundle in PEM form. Raises
         :class:`StateError`, and :class:`BadBundle` if one of the bundles is unusable.
         """
-        self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.use_authorities)
+        self._bundle = AuthorityBundle.cluster(clock, read_authorities, self.authorities_changed)
         directory = open_certificate_directory(cert_dir)
 
         def renewal(
@@ -100,7 +100,7 @@ class ClusterServerTrust(ServerTrust):
                 client_template,
                 lambda: client_template,
             ),
-            self._bundle.certificates,
+            lambda: self._bundle.certificates,
             settings,
         )
         self._bundle.setServiceParent(self)

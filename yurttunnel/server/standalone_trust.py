@@ -118,7 +118,7 @@ class StandaloneServerTrust(ServerTrust):
                 CertificateStore(directory, KUBELET_CLIENT_FILE),
                 CALLER_LIFETIME,
             ),
-            (authority.certificate,),
+            lambda: (authority.certificate,),
             TrustSettings(callers, None, kubelet_verify, kubelet_ca),
         )
         self.build((TUNNEL_PROTOCOL,), (ENROLMENT_PROTOCOL,), EMBEDDED_AUTHORITY)

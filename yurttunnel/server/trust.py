@@ -12,7 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.pki.authorities import Authorities, AuthorityBundle
 from yurttunnel.pki.caller_contexts import CallerContexts
-from yurttunnel.pki.contexts import LiveAuthorities, LiveContexts, ServerContexts
+from yurttunnel.pki.contexts import LiveContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
 from yurttunnel.pki.renewal import CertificateRenewal
@@ -37,8 +37,8 @@ class ServerTrust(MultiService):
     """A server's credentials, and the authorities that it trusts.
 
     ``serving`` is its certificate for agents and callers, ``client`` the one for kubelets and other
-    servers; ``authorities`` are those that must have issued its peers' certificates. :meth:`build`
-    creates the following, which are then current for each handshake:
+    servers; ``authorities()`` returns those that must have issued its peers' certificates.
+    :meth:`build` creates the following, which are then current for each handshake:
 
     - ``contexts``: TLS for the agents' listener;
     - ``callers``: for listeners that require client certificates;
@@ -54,7 +54,7 @@ class ServerTrust(MultiService):
         clock: IReactorTime,
         serving: CertificateRenewal,
         client: CertificateRenewal,
-        authorities: Authorities,
+        authorities: Callable[[], Authorities],
         settings: TrustSettings,
     ) -> None:
         """Read the files; raises :class:`BadBundle` if one of them is unusable."""
@@ -63,19 +63,11 @@ class ServerTrust(MultiService):
         self._settings = settings
         self._live = LiveContexts(clock)
         self._is_built = False
-        self._authorities = LiveAuthorities(self._live, authorities)
+        self._authorities = authorities
         self.serving = serving
         self.client = client
-        self._client_authorities: LiveAuthorities[Authorities] = LiveAuthorities(self._live, ())
-        self._client_ca = _file(clock, settings.client_ca, self._client_authorities.use)
-        if self._client_ca is not None:
-            self._client_authorities.current = self._client_ca.certificates
-        self._kubelet_authorities: LiveAuthorities[Authorities | None] = LiveAuthorities(
-            self._live, None
-        )
-        self._kubelet_ca = _file(clock, settings.kubelet_ca, self._kubelet_authorities.use)
-        if self._kubelet_ca is not None:
-            self._kubelet_authorities.current = self._kubelet_ca.certificates
+        self._client_ca = _file(clock, settings.client_ca, self._live)
+        self._kubelet_ca = _file(clock, settings.kubelet_ca, self._live)
         for renewal in (serving, client):
             renewal.on_change.append(lambda _: self._live.update())
         for part in (self._client_ca, self._kubelet_ca, serving, client):
@@ -103,7 +95,7 @@ class ServerTrust(MultiService):
 
     def certificates(self) -> Mapping[str, datetime.datetime]:
         """Return the expiry of each certificate; of the authorities, the latest."""
-        ends = {"ca": max(each.not_valid_after_utc for each in self._authorities.current)}
+        ends = {"ca": max(each.not_valid_after_utc for each in self._authorities())}
         for name, renewal in (("server", self.serving), ("kubelet-client", self.client)):
             if renewal.not_after is not None:
                 ends[name] = renewal.not_after
@@ -127,27 +119,27 @@ class ServerTrust(MultiService):
 
     def serving_credentials(self) -> Credentials:
         """Return the server's certificate for agents, with their trusted authorities."""
-        return self.serving.credentials(self._authorities.current)
+        return self.serving.credentials(self._authorities())
 
     def caller_credentials(self) -> Credentials:
         """Return the server's certificate for callers, with their trusted authorities."""
-        return self.serving.credentials(
-            (*self._authorities.current, *self._client_authorities.current)
-        )
+        further = () if self._client_ca is None else self._client_ca.certificates
+        return self.serving.credentials((*self._authorities(), *further))
 
     def client_credentials(self) -> Credentials:
         """Return the certificate for dialed servers, with their trusted authorities."""
-        return self.client.credentials(self._authorities.current)
+        return self.client.credentials(self._authorities())
 
     def kubelet_credentials(self) -> Credentials:
         """Return the same for kubelets, which may be verified by their own authorities."""
+        bundle = self._kubelet_ca
         return self.client.credentials(
-            self._kubelet_authorities.current or self._authorities.current
+            self._authorities() if bundle is None else bundle.certificates
         )
 
-    def use_authorities(self, authorities: Authorities) -> None:
-        """Trust these from now on, or raise and change nothing."""
-        self._authorities.use(authorities)
+    def authorities_changed(self, authorities: Authorities) -> None:
+        """Trust the current authorities from now on, or raise."""
+        self._live.update()
         self.serving.authorities_changed(authorities)
         self.client.authorities_changed(authorities)
 
@@ -157,7 +149,5 @@ def join_sentences(sentences: Iterable[str | None]) -> str | None:
     return "; ".join(sentence for sentence in sentences if sentence) or None
 
 
-def _file(
-    clock: IReactorTime, path: Path | None, use: Callable[[Authorities], None]
-) -> AuthorityBundle | None:
-    return None if path is None else AuthorityBundle.file(clock, path, use)
+def _file(clock: IReactorTime, path: Path | None, live: LiveContexts) -> AuthorityBundle | None:
+    return None if path is None else AuthorityBundle.file(clock, path, lambda _: live.update())
