@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
+from typing import Any
 
 from pyroute2.netlink import NETLINK_ROUTE
 from twisted.application.service import MultiService
@@ -107,16 +108,18 @@ class ThisNode(MultiService):
     async def _read_addresses(self) -> None:
         versions = tuple(version for version in VERSIONS if has_family(version))
         self._set(replace(self.facts, versions=versions))
+        # What has been read is used even if the rest cannot be read.
+        read: dict[str, Any] = {}
         try:
-            addresses = await self._run(machine_addresses)
-            unnumbered = await self._run(unnumbered_versions)
+            read["addresses"] = await self._run(machine_addresses)
+            read["unnumbered"] = await self._run(unnumbered_versions)
         except SteeringFailed:
-            self._note_read()
+            self._note_read(read)
             raise
-        self._set(replace(self.facts, addresses=addresses, unnumbered=unnumbered))
-        self._note_read()
+        self._note_read(read)
 
-    def _note_read(self) -> None:
+    def _note_read(self, read: dict[str, Any]) -> None:
+        self._set(replace(self.facts, **read))
         if not self.addresses_read:
             self.addresses_read = True
             self._notify()

@@ -42,11 +42,11 @@ def unnumbered_versions() -> frozenset[int]:
             version: frozenset(_names(links_with_addresses(routes, version)))
             for version in VERSIONS
         }
-    return frozenset(
-        version
-        for version in VERSIONS
-        if any(link not in numbered[version] for link in _routed_links(version))
-    )
+        return frozenset(
+            version
+            for version in VERSIONS
+            if any(link not in numbered[version] for link in _routed_links(version))
+        )
 
 
 def address_for_all(facts: NodeFacts, host: HostAddress, version: int) -> Address | None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, fail
+from twisted.internet.defer import Deferred, fail, succeed
 
 from tests.proxy.objects import endpoint, endpoint_slice, service
 from tests.proxy.sources.world import OWN, WorldCase
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+from yurttunnel.proxy.node import machine_addresses
 from yurttunnel.steering.failures import SteeringFailed
 
 AWAY = ApiUnreachable("connection refused")
@@ -275,6 +276,17 @@ class NodeTests(WorldCase):
         self.addresses = frozenset({OWN})
         self.settle(31)
         self.assertEqual({OWN}, self.node.facts.addresses)
+
+    def test_unknown_links(self):
+        """Addresses are known even if the links without one cannot be read."""
+        self.run_at_once = lambda job: (
+            succeed(self.addresses)
+            if job is machine_addresses
+            else fail(SteeringFailed("the kernel does not answer"))
+        )
+        self.start()
+        self.assertEqual({OWN}, self.node.facts.addresses)
+        self.assertIn("the kernel does not answer", self.warnings[0])
 
     def test_addresses(self):
         """The machine's addresses are read again each period."""
