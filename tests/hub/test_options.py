@@ -150,6 +150,7 @@ class RejectionTests(SynchronousTestCase):
         for text in ("api:0", "https://api:99999", "https://api:6443/prefix"):
             self.assert_rejected(f"--server-addr={text}", "not a port")
         self.assert_rejected("--server-addr=https://a b", "not a host name")
+        self.assert_rejected("--server-addr=https://[fe80::1%eth0]:6443", "has a zone")
 
     def test_interface(self) -> None:
         """Names have at most 15 characters, and addresses must not be in use by others."""

@@ -20,6 +20,7 @@ from tests.kube.misfits import MISFITS
 from tests.logged import Logged
 from yurttunnel.kube.configuration import BadKubeConfiguration
 from yurttunnel.kube.exec_credentials import ExecCredentials
+from yurttunnel.kube.kube_config import read_kube_config
 from yurttunnel.kube.loading import load_configuration
 
 NOBODY = 65534
@@ -344,6 +345,19 @@ class KubeConfigTests(ConfigurationTestCase):
         self.assertEqual("plugin", self.load().credentials._plugin.command)
         self.user["token"] = "secret"
         self.assertEqual("secret", self.credentials(self.load()).token)
+
+    def test_zones(self):
+        """A URL with a zone is rejected, however it is spelled."""
+        for zone in ("%eth0", "%25eth0"):
+            self.cluster["server"] = f"https://[fe80::1{zone}]:6443"
+            self.assertIn("has a zone", self.refused_file())
+
+    def test_what_is_no_file(self):
+        """A pipe is rejected with a sentence."""
+        pipe = self.directory / "pipe"
+        os.mkfifo(pipe)
+        error = self.assertRaises(BadKubeConfiguration, read_kube_config, pipe)
+        self.assertEqual(f"{pipe} cannot be read: it is not a plain file", str(error))
 
     def test_what_a_url_may_not_have(self):
         """Secrets in a URL are not in its error, which would otherwise expose them."""

@@ -54,4 +54,9 @@ def checked_host(url: str, where: str) -> str:
         usable = False
     if not usable:
         raise BadKubeConfiguration(f"{where}: {url!r} is not the URL of an API: https://HOST:PORT")
+    if "%" in parts.netloc:
+        raise BadKubeConfiguration(
+            f"{where}: {url!r} has a zone, with which no API is reached: write another address, or"
+            " a name"
+        )
     return parts.geturl().rstrip("/")

@@ -44,7 +44,7 @@ def read_kube_config(path: Path) -> KubeConfiguration:
     except FileNotFoundError:
         raise BadKubeConfiguration(f"{path}: the kubeconfig does not exist or is empty") from None
     except OSError as error:
-        raise BadKubeConfiguration(f"{path} cannot be read: {error}") from None
+        raise BadKubeConfiguration(f"{path} cannot be read: {error.strerror}") from None
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         # Below the sections, the types of values are not checked in advance.
         reason = " ".join(str(error).split())
