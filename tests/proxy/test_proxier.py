@@ -7,6 +7,7 @@ from dataclasses import replace
 from zope.interface.verify import verifyObject
 
 from tests.ops.status_pages import finished
+from tests.proxy import objects
 from tests.proxy.fakes import (
     FakeKernel,
     FakeSockets,
@@ -23,6 +24,7 @@ from yurttunnel.proxy.interfaces import (
 )
 from yurttunnel.proxy.proxier import MAX_REPORTED
 from yurttunnel.proxy.socket_manager import IKernelMode
+from yurttunnel.proxy.state.desired_state import desired_state
 from yurttunnel.proxy.state.virtual_services import (
     Portal,
     PortalKind,
@@ -187,22 +189,43 @@ class SocketTests(ProxierTestCase):
 
     def test_connections_go_on_when_a_port_gets_another_name(self):
         """For example when the Service gets a second one; they end when its number is removed."""
-        self.set(service([1], portals=(CLUSTER_IP,)))
+        self.set(service([1], portals=(CLUSTER_IP,), port=80))
         (former,) = self.sockets.opened
         former.active = 2
         renamed = replace(key(), name=replace(key().name, port="web"))
-        self.set(service([1], key=renamed, portals=(CLUSTER_IP, NODE_PORT)))
+        self.set(service([1], key=renamed, portals=(CLUSTER_IP, NODE_PORT), port=80))
         self.assertEqual([None], former.drains)
         self.clock.advance(1)
-        self.set(service([1], key=renamed, portals=(replace(CLUSTER_IP, port=81),)))
+        self.set(service([1], key=renamed, portals=(replace(CLUSTER_IP, port=81),), port=81))
         self.assertEqual([None, 5.0], former.drains)
+
+    def test_connections_of_all_scopes_go_on_when_a_port_gets_another_name(self):
+        """Also those of clients within the cluster to external portals, whose scope has none."""
+        for name in ("", "http"):
+            found = objects.taken(
+                objects.service(
+                    ports=[objects.port(name=name)],
+                    external=["192.0.2.1"],
+                    internalTrafficPolicy="Local",
+                    externalTrafficPolicy="Local",
+                ),
+                objects.endpoint_slice(
+                    objects.endpoint(node="here"), ports=[objects.port(8080, name)]
+                ),
+            )
+            self.set(*desired_state(*found, objects.HERE).services.values())
+            for each in self.sockets.opened:
+                each.active = 1
+        former = self.sockets.opened[:3]
+        self.assertEqual(6, len(self.sockets.opened))
+        self.assertEqual([[None]] * 3, [each.drains for each in former])
 
     def test_connections_end_when_another_service_gets_the_port(self):
         """They belonged to the other one."""
-        self.set(service([1], portals=(CLUSTER_IP,)))
+        self.set(service([1], portals=(CLUSTER_IP,), port=80))
         (former,) = self.sockets.opened
         former.active = 2
-        self.set(service([1], key=key("api"), portals=(CLUSTER_IP,)))
+        self.set(service([1], key=key("api"), portals=(CLUSTER_IP,), port=80))
         self.assertEqual([5.0], former.drains)
 
     def test_many_ports_that_are_gone(self):

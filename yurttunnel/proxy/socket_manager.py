@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from twisted.internet.defer import Deferred, gatherResults
@@ -22,7 +22,6 @@ from yurttunnel.proxy.interfaces import (
     SocketStats,
 )
 from yurttunnel.proxy.state.virtual_services import (
-    Address,
     Key,
     Portal,
     Problem,
@@ -43,7 +42,7 @@ _NO_STATS = SocketStats(active=0, total=0, failed=0, received=0, sent=0)
 
 Services = Mapping[Key, VirtualService]
 Unclaimed = Mapping[tuple[Key, Portal], str]
-_Number = tuple[tuple[str, str], int, Protocol, Address | None, int]
+_Number = tuple[str, str, int, Protocol, int]
 
 
 class IKernelMode(Interface):
@@ -183,9 +182,9 @@ class SocketManager:
             for key in self._open
             if key.version in versions and (key not in services or key in self._in_kernel)
         ]
-        numbers = _numbers_of_services(
-            [self._open[key].service for key in gone] + list(self._continuing.values()), services
-        )
+        # One pass for all of them: there may be thousands of Services.
+        leave = gone or self._continuing
+        numbers = {_number(each) for each in services.values()} if leave else set()
         for key in gone:
             may_continue = _may_continue(self._open[key].service, services, numbers)
             self._close(key, None if may_continue else drain)
@@ -293,29 +292,14 @@ def _may_continue(
     """
     return service.key.protocol is Protocol.TCP and (
         any(replace(service.key, scope=scope) in services for scope in Scope)
-        or any(each in numbers for each in _numbers(service))
+        or _number(service) in numbers
     )
 
 
-def _numbers_of_services(
-    leaving: Iterable[VirtualService], services: Services
-) -> Collection[_Number]:
-    """Return the current port numbers of the Services that ``leaving`` belongs to."""
-    # One pass for all of them: there may be thousands of Services.
-    names = {_of_service(each.key) for each in leaving}
-    there = (each for each in services.values() if _of_service(each.key) in names)
-    return {number for each in there for number in _numbers(each)}
-
-
-def _numbers(service: VirtualService) -> Iterator[_Number]:
-    """Yield what identifies a port of a Service to clients, independent of its name."""
+def _number(service: VirtualService) -> _Number:
+    """Return what identifies a port of a Service, independent of its name and of portals."""
     key = service.key
-    for portal in service.portals:
-        yield _of_service(key), key.version, key.protocol, portal.address, portal.port
-
-
-def _of_service(key: Key) -> tuple[str, str]:
-    return key.name.namespace, key.name.name
+    return key.name.namespace, key.name.name, key.version, key.protocol, service.port
 
 
 def _without(service: VirtualService, unclaimed: Unclaimed) -> VirtualService:

@@ -240,6 +240,7 @@ def _virtual_services(
             affinity=service.affinity,
             proxy_protocol=service.proxy_protocol if port.protocol is Protocol.TCP else 0,
             least_connections=service.least_connections,
+            port=port.port,
             no_endpoints_action=NoEndpointsAction.DROPPED
             if is_dropped
             else NoEndpointsAction.REFUSED,

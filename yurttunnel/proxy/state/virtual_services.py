@@ -144,7 +144,7 @@ class VirtualService:
     how many seconds a client keeps its endpoint after its last connection, ``None`` for no
     affinity. ``proxy_protocol`` is the version of the PROXY protocol for connections to endpoints,
     0 for none. ``least_connections`` selects the endpoint with the fewest connections, instead of
-    round-robin.
+    round-robin. ``port`` is the number of the Service's port, which all its scopes have.
     """
 
     key: Key
@@ -154,6 +154,7 @@ class VirtualService:
     affinity: float | None = None
     proxy_protocol: int = 0
     least_connections: bool = False
+    port: int = 0
     no_endpoints_action: NoEndpointsAction = NoEndpointsAction.REFUSED
     keeps_source: bool = False
     """``externalTrafficPolicy: Local``: in kernel mode the client's address is not replaced."""
