@@ -275,6 +275,12 @@ class KubeConfigTests(ConfigurationTestCase):
         credentials = self.credentials(self.load())
         self.assertEqual((b"c", b"k"), (credentials.certificate, credentials.key))
 
+    def test_unreadable_file(self):
+        """The reason is a sentence, without the number of the error."""
+        path = self.directory / "pipe"
+        os.mkfifo(path)
+        self.assertEqual(f"{path} cannot be read: it is not a plain file", self.refused(path))
+
     def test_empty_files(self):
         """An empty file is rejected with its key, since it does not mean the default."""
         del self.cluster["certificate-authority-data"]
