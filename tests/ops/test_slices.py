@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
+from functools import partial
 
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.ops.slices import SLICE_SECONDS, Slices, json_pieces
+from yurttunnel.ops.slices import SLICE_SECONDS, WORK_SECONDS, Slices, in_slices, json_pieces
 
 
 class Turns:
@@ -17,9 +18,9 @@ class Turns:
     def __init__(self) -> None:
         self._calls: list[Callable[[], object]] = []
 
-    def callLater(self, seconds: float, call: Callable[[], object]) -> Turns:
+    def callLater(self, seconds: float, call: Callable[..., object], *given: object) -> Turns:
         """Schedule ``call`` for the next turn."""
-        self._calls.append(call)
+        self._calls.append(partial(call, *given))
         return self
 
     def cancel(self) -> None:
@@ -122,3 +123,39 @@ class JsonTests(SynchronousTestCase):
         pieces = list(json_pieces({"a": iter([None, 1, None, {"b": None}]), "c": iter([])}))
         self.assertEqual({"a": [1, {"b": None}], "c": []}, json.loads("".join(pieces)))
         self.assertGreater(len(pieces), 4)
+
+
+class WorkTests(SynchronousTestCase):
+    """Work whose pieces take half a slice each."""
+
+    def work(self, pieces: int) -> Deferred[str]:
+        """Start the work."""
+        self.reactor = Turns()
+        now = 0.0
+
+        def works() -> Generator[None, None, str]:
+            nonlocal now
+            for _ in range(pieces):
+                now += WORK_SECONDS / 2
+                yield
+            return "done"
+
+        return Deferred.fromCoroutine(in_slices(self.reactor, works(), lambda: now))
+
+    def test_turns(self) -> None:
+        """Each turn has one slice, and the end of long work leaves the turn to others."""
+        work = self.work(5)
+        for _ in range(3):
+            self.assertNoResult(work)
+            self.reactor.turn()
+        self.assertEqual("done", self.successResultOf(work))
+
+    def test_short_work(self) -> None:
+        """It is done at once."""
+        self.assertEqual("done", self.successResultOf(self.work(0)))
+
+    def test_cancelled(self) -> None:
+        """Cancelling stops it."""
+        work = self.work(5)
+        work.cancel()
+        self.failureResultOf(work, CancelledError)

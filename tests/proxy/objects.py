@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tests.ops.status_pages import finished
+from yurttunnel.proxy.state import desired_state as desired_state_module
 from yurttunnel.proxy.state.endpoint_slices import TRIGGERED, endpoint_slice_from
 from yurttunnel.proxy.state.services import service_from
 from yurttunnel.proxy.state.virtual_services import NodeFacts, PortalKind
@@ -93,6 +95,11 @@ def taken(*objects):
     services = [service_from(each) for each in objects if each["kind"] == "Service"]
     slices = [endpoint_slice_from(each) for each in objects if each["kind"] == "EndpointSlice"]
     return [each for each in services if each], [each for each in slices if each]
+
+
+def desired_state(*arguments):
+    """Return the desired state, computed at once."""
+    return finished(desired_state_module.desired_state(*arguments))
 
 
 def shown(state):

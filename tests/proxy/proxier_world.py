@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from ipaddress import ip_address
 
 from twisted.internet.task import Clock
@@ -18,6 +19,7 @@ from tests.proxy.fakes import (
     FakeSource,
 )
 from tests.proxy.services import key
+from yurttunnel.ops import slices
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import SyncSettings
@@ -42,6 +44,8 @@ class ProxierTestCase(SynchronousTestCase):
     def setUp(self):
         """Start it without a state."""
         self.clock = Clock()
+        # Otherwise a collection of garbage might add turns.
+        self.patch(slices, "WORK_SECONDS", math.inf)
         self.addresses = frozenset([ip_address("192.0.2.1"), ip_address("2001:db8::1")])
         self.source = FakeSource()
         self.claims = FakeClaims()

@@ -38,7 +38,9 @@ class DataPathTests(SynchronousTestCase):
         self.patch(
             data_path,
             "kernel_mode_available",
-            lambda _, version: succeed(self.unable if version in self.versions else None),
+            lambda clock, programs, version: succeed(
+                self.unable if version in self.versions else None
+            ),
         )
         self.patch(data_path, "has_family", lambda version: True)
         self.patch(data_path, "forwards", lambda versions: True)

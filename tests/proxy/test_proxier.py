@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from twisted.internet.defer import Deferred
 from zope.interface.verify import verifyObject
 
 from tests.ops.status_pages import finished
@@ -24,7 +25,6 @@ from yurttunnel.proxy.interfaces import (
 )
 from yurttunnel.proxy.proxier import MAX_REPORTED
 from yurttunnel.proxy.socket_manager import IKernelMode
-from yurttunnel.proxy.state.desired_state import desired_state
 from yurttunnel.proxy.state.virtual_services import (
     Portal,
     PortalKind,
@@ -213,7 +213,7 @@ class SocketTests(ProxierTestCase):
                     objects.endpoint(node="here"), ports=[objects.port(8080, name)]
                 ),
             )
-            self.set(*desired_state(*found, objects.HERE).services.values())
+            self.set(*objects.desired_state(*found, objects.HERE).services.values())
             for each in self.sockets.opened:
                 each.active = 1
         former = self.sockets.opened[:3]
@@ -241,7 +241,7 @@ class SocketTests(ProxierTestCase):
                 return super().values()
 
         services = Services()
-        self.manager.close_unused(services, 5.0)
+        self.successResultOf(Deferred.fromCoroutine(self.manager.close_unused(services, 5.0)))
         self.assertEqual([[5.0]] * len(names), [each.drains for each in self.sockets.opened])
         self.assertLess(services.looks, 10)
 

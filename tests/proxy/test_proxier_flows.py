@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from ipaddress import ip_address
 
+from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.ops.status_pages import finished
@@ -13,6 +14,7 @@ from tests.proxy.fakes import (
 )
 from tests.proxy.proxier_world import DNS, NODE_PORT, ProxierTestCase
 from tests.proxy.services import endpoint, key, service
+from yurttunnel.ops import slices
 from yurttunnel.proxy.interfaces import (
     KernelStats,
     ProxiedService,
@@ -93,7 +95,45 @@ class FlowTests(ProxierTestCase):
                 key: ProxiedService(service([1], key=key, portals=(self.portal,)), 1053)
                 for key in keys
             }
-            self.assertEqual(count, len([*flows_to(lost, proxied)]))
+            self.assertEqual(count, len(finished(flows_to(lost, proxied))))
+
+    def test_thousands_of_services_leave_the_reactor_its_turns(self):
+        """What has become stale is found in slices, and from one state, whatever changes meanwhile:
+        here endpoints, an address of this machine, and portals.
+        """
+        keys = [replace(DNS, name=replace(DNS.name, name=f"dns-{each}")) for each in range(100)]
+        pauses = []
+
+        def set_to(address, numbers):
+            portal = replace(self.portal, address=ip_address(address))
+            self.set(*(service(numbers, key=key, portals=(portal,)) for key in keys))
+
+        def pause(clock, _):
+            pauses.append(deferLater(clock, 0))
+            if len(pauses) == 30:
+                self.addresses = frozenset([ip_address("192.0.2.2")])
+                self.proxier.node_changed()
+                set_to("10.96.0.12", [2, 3])
+            return pauses[-1]
+
+        set_to("10.96.0.10", [1])
+        self.forgotten()
+        self.clock.advance(1)
+        self.patch(slices, "WORK_SECONDS", 0)
+        self.patch(slices, "deferLater", pause)
+        set_to("10.96.0.11", [2])
+        for _ in range(5):
+            self.clock.advance(1)
+        self.assertGreater(len(pauses), 50)
+        found = {(each.address, each.endpoint is None) for _, each in self.forgotten()}
+        self.assertLessEqual({("10.96.0.10", True), ("10.96.0.12", True)}, found)
+        self.assertEqual(2 + 1, self.proxier.syncs["ok"])
+        known = {self.last_numbers(each) for each in self.sockets.opened}
+        self.assertEqual({(2, 3)} if self.kernel is None else set(), known)
+
+    def last_numbers(self, socket):
+        """Return the numbers of the endpoints that a socket knows."""
+        return tuple(int(each.address) & 255 for each in socket.services[-1].endpoints)
 
     def test_address_is_removed_while_rules_fail(self):
         """Previous rules lead to it until then; in kernel mode none do."""

@@ -1,4 +1,4 @@
-"""Long pages are made in slices, so that the reactor can run between their pieces.
+"""Long work is done in slices, so that the reactor can run between its pieces.
 
 Data may change meanwhile, so a generator of pieces must iterate over copies of collections.
 """
@@ -12,15 +12,20 @@ from typing import TypeVar
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
-from twisted.internet.task import Cooperator, TaskStopped
+from twisted.internet.task import Cooperator, TaskStopped, deferLater
 from twisted.python.failure import Failure
 
 Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 SLICE_SECONDS = 0.004
 """The time for all pages together in one turn of the reactor. One more piece may be made, which
 should not take longer than this."""
 
+
+WORK_SECONDS = 0.002
+"""The time for other work in one turn of the reactor; what is done before or after it in the same
+turn may take as long."""
 
 ITEMS_PER_PIECE = 20
 """The number of items to process between two pauses."""
@@ -55,6 +60,31 @@ class Slices:
     def _begin_slice(self) -> Callable[[], bool]:
         end = self._elapsed() + SLICE_SECONDS
         return lambda: self._elapsed() >= end
+
+
+async def in_slices(
+    clock: IReactorTime,
+    work: Generator[object, None, Result],
+    elapsed: Callable[[], float] = time.thread_time,
+) -> Result:
+    """Return the result of ``work``; let the reactor run after each :data:`WORK_SECONDS`.
+
+    Short work is done at once. ``elapsed()`` is a clock in seconds, by default the time for which
+    this thread has had a processor.
+    """
+    while True:
+        begun = elapsed()
+        try:
+            next(work)
+            while elapsed() - begun < WORK_SECONDS:
+                next(work)
+        except StopIteration as ended:
+            if elapsed() - begun >= WORK_SECONDS / 2:
+                # More work may follow.
+                await deferLater(clock, 0)
+            result: Result = ended.value
+            return result
+        await deferLater(clock, 0)
 
 
 def visit(items: Iterable[Item], look: Callable[[Item], object]) -> Generator[str, None, None]:

@@ -40,6 +40,7 @@ def _cleanup(reactor: IReactor) -> IService:
     """Remove what service proxies have left in this machine's firewall, and exit."""
     # The modules for the kernel take time and memory to import.
     from yurttunnel.ops.cleanup_task import CleanupTask
+    from yurttunnel.ops.slices import gather
     from yurttunnel.proxy.host_address import host_address
     from yurttunnel.proxy.rules.choice import remove_everything
     from yurttunnel.proxy.rules.iptables.rules import IptablesRules
@@ -48,7 +49,10 @@ def _cleanup(reactor: IReactor) -> IService:
     from yurttunnel.steering.programs import Programs
 
     programs = Programs(reactor)
-    rules = (IptablesRules(programs, host_address), Nftables(programs, lambda _: []))
+    rules = (
+        IptablesRules(programs, host_address),
+        Nftables(reactor, programs, lambda _: gather(())),
+    )
     return CleanupTask(reactor, "--cleanup", lambda: remove_everything(rules), SteeringFailed)
 
 

@@ -6,10 +6,10 @@ as more packets of the flow come, even when the rules change.
 
 from __future__ import annotations
 
+import socket
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
-from ipaddress import ip_address
 
 from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
 from twisted.internet.defer import Deferred, succeed
@@ -84,7 +84,7 @@ def _stale_predicate(
     stale_endpoints: dict[_PortalAddress, set[_EndpointAddress | None]] = defaultdict(set)
     excluded: dict[_PortalAddress, list[frozenset[_EndpointAddress]]] = defaultdict(list)
     for each in stale:
-        portal = None if each.address is None else ip_address(each.address).packed, each.port
+        portal = None if each.address is None else _packed_text(each.address), each.port
         if each.excluded:
             excluded[portal].append(frozenset(map(_packed, each.excluded)))
         else:
@@ -112,6 +112,10 @@ def _stale_predicate(
         return is_local and matches(None, entry)
 
     return is_stale
+
+
+def _packed_text(address: str) -> bytes:
+    return socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
 
 
 def _packed(endpoint: Endpoint) -> _EndpointAddress:

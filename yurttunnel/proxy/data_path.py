@@ -109,7 +109,7 @@ async def select_data_path(
         claims=PortClaims(own_addresses, ports.is_used, settings.node_port_networks),
         conntrack=Conntrack(run),
     )
-    if await _uses_kernel_mode(settings, programs, versions):
+    if await _uses_kernel_mode(reactor, settings, programs, versions):
         forwarding = Forwarding(reactor, programs, source)
         masquerade = settings.masquerade
         kernel = KernelMode(
@@ -124,7 +124,7 @@ async def select_data_path(
             forwarding_problem=forwarding.problem,
         )
     tables = Tables(versions, user_part, host, networks, host_for_all=for_all)
-    nftables = Nftables(programs, tables)
+    nftables = Nftables(reactor, programs, tables)
     return data_path(
         mode=Mode.USER,
         rules=choose(settings.back_end, False, iptables, nftables),
@@ -141,7 +141,7 @@ def _bind_addresses(settings: Settings) -> Mapping[int, str]:
 
 
 async def _uses_kernel_mode(
-    settings: Settings, programs: IPrograms, versions: Collection[int]
+    reactor: IReactor, settings: Settings, programs: IPrograms, versions: Collection[int]
 ) -> bool:
     """Return whether to use kernel mode: as the command line says, or if the kernel supports it.
 
@@ -155,7 +155,7 @@ async def _uses_kernel_mode(
     why: str | None = "this machine does not forward packets (net.ipv4.ip_forward is 0)"
     if forwards(versions):
         for version in versions:
-            why = await kernel_mode_available(programs, version)
+            why = await kernel_mode_available(reactor, programs, version)
             if why is not None:
                 break
     if why is not None:

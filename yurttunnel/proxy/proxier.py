@@ -13,6 +13,7 @@ from yurttunnel.metrics import Durations
 from yurttunnel.ops.backoff import Backoff
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.ops.slices import in_slices, visit
 from yurttunnel.ops.timeouts import fired_within
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers
@@ -27,7 +28,7 @@ from yurttunnel.proxy.interfaces import (
 )
 from yurttunnel.proxy.settings import SyncSettings
 from yurttunnel.proxy.socket_manager import Services, SocketManager
-from yurttunnel.proxy.stale_flows import flows_to, stale_flows
+from yurttunnel.proxy.stale_flows import Found, flows_to, stale_flows
 from yurttunnel.proxy.state.virtual_services import (
     Address,
     DesiredState,
@@ -271,7 +272,7 @@ class Proxier(Service):
     ) -> None:
         """End what the rules of these ``versions`` no longer redirect to."""
         await self._delete_stale_entries(proxied, versions)
-        closed = self._manager.close_unused(services, self.settings.drain, versions)
+        closed = await self._manager.close_unused(services, self.settings.drain, versions)
         if closed and self._manager.lacks_ports:
             # A closed socket may have released the port that another service needs.
             self._reconciler.trigger()
@@ -299,11 +300,9 @@ class Proxier(Service):
             for each in self._redirect_addresses - self._current_addresses
             if each.version in versions
         }
-        found = [*flows_to(lost, self._proxied)]
-        for version, flows in stale_flows(self._proxied, proxied).items():
-            found += ((version, each) for each in flows)
-        for version, each in found:
-            self._stale.setdefault((version, each.protocol), set()).add(each)
+        found = await in_slices(self._clock, flows_to(lost, self._proxied))
+        found += await in_slices(self._clock, stale_flows(self._proxied, proxied))
+        await in_slices(self._clock, visit(found, self._add_stale))
         self._proxied, self._redirect_addresses = proxied, self._redirect_addresses - lost
         self._flows_problem = None
         for (version, protocol), stale in list(self._stale.items()):
@@ -315,6 +314,10 @@ class Proxier(Service):
                     continue
                 # TCP attempts end within two minutes in any case.
             del self._stale[version, protocol]
+
+    def _add_stale(self, found: Found) -> None:
+        version, flows = found
+        self._stale.setdefault((version, flows.protocol), set()).add(flows)
 
     def _log_deletion_failure(self, protocol: Protocol, error: SteeringFailed) -> None:
         if protocol is Protocol.TCP:

@@ -6,12 +6,14 @@ from collections import Counter
 from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from twisted.internet.defer import Deferred, gatherResults
+from twisted.internet.defer import CancelledError, Deferred, gatherResults
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
+from twisted.logger import Logger
+from twisted.python.failure import Failure
 from zope.interface import Interface
 
-from yurttunnel.ops.slices import visit
+from yurttunnel.ops.slices import in_slices, visit
 from yurttunnel.proxy.balancing.picker import EndpointPicker
 from yurttunnel.proxy.interfaces import (
     EndpointStats,
@@ -96,6 +98,8 @@ class SocketManager:
     endpoints. In kernel mode, services that the ``kernel`` carries have none.
     """
 
+    _log = Logger()
+
     def __init__(
         self,
         clock: IReactorTime,
@@ -110,6 +114,11 @@ class SocketManager:
         # Services that need a socket once they have endpoints.
         self._without_endpoints: dict[Key, VirtualService] = {}
         self._failed: dict[Key, str] = {}
+        # The last result for each service, which is reused while it is equal: it is compared often.
+        self._proxied: dict[Key, ProxiedService] = {}
+        # The latest services, which some sockets and pickers may not know yet.
+        self._services: Services = {}
+        self._updating: Deferred[None] | None = None
         # Sockets that drain, by the Deferred that fires at the end.
         self._stopping: dict[Deferred[None], tuple[Key, IProxySocket]] = {}
         # Draining sockets whose connections may continue, because the port of their Service still
@@ -119,13 +128,15 @@ class SocketManager:
         self._closed_counters: Counter[tuple[Protocol, str]] = Counter()
 
     def update(self, services: Services) -> None:
-        """Apply changes to new connections, as far as that requires no rules."""
-        for key, each in self._open.items():
-            service = services.get(key)
-            if service is not None and service != each.service:
-                each.service = service
-                each.picker.update(service)
-                each.socket.update(service)
+        """Apply changes to new connections, as far as that requires no rules; very many changes in
+        several reactor turns.
+        """
+        self._services = services
+        if self._updating is None:
+            updating = self._updating = Deferred.fromCoroutine(
+                in_slices(self._clock, self._updates())
+            )
+            _ = updating.addErrback(self._update_failed).addBoth(self._updated)
 
     async def open_sockets(self, services: Services, unclaimed: Unclaimed) -> list[ProxiedService]:
         """Open the missing sockets, and return what the rules should redirect where.
@@ -133,6 +144,8 @@ class SocketManager:
         Portals in ``unclaimed`` are omitted.
         """
         self.update(services)
+        if self._updating is not None:
+            await in_slices(self._clock, self._updates())
         self._failed.clear()
         self._in_kernel = {
             key: service
@@ -146,11 +159,7 @@ class SocketManager:
         }
         self._without_endpoints = {key: each for key, each in missing.items() if not each.endpoints}
         await self._open_all([each for each in missing.values() if each.endpoints])
-        _affected = {key for key, _ in unclaimed}
-        return [
-            self._proxied(_without(service, unclaimed) if key in _affected else service)
-            for key, service in services.items()
-        ]
+        return await in_slices(self._clock, self._all_proxied(services, unclaimed))
 
     def problems(self) -> Iterable[Problem]:
         """Yield what the last call of :meth:`open_sockets` could not do."""
@@ -166,7 +175,7 @@ class SocketManager:
         """Whether the last call of :meth:`open_sockets` could not listen for some services."""
         return bool(self._failed)
 
-    def close_unused(
+    async def close_unused(
         self, services: Services, drain: float, versions: Collection[int] = VERSIONS
     ) -> bool:
         """Close sockets to which no rule of these ``versions`` leads any more; ``services`` are all
@@ -185,9 +194,12 @@ class SocketManager:
         # One pass for all of them: there may be thousands of Services.
         leave = gone or self._continuing
         numbers = {_number(each) for each in services.values()} if leave else set()
-        for key in gone:
+
+        def close(key: Key) -> None:
             may_continue = _may_continue(self._open[key].service, services, numbers)
             self._close(key, None if may_continue else drain)
+
+        await in_slices(self._clock, visit(gone, close))
         for socket, service in list(self._continuing.items()):
             if service.key.version in versions and not _may_continue(service, services, numbers):
                 del self._continuing[socket]
@@ -196,7 +208,9 @@ class SocketManager:
 
     async def stop(self, drain: float) -> None:
         """Stop everything in the same way, and wait until the remaining connections have ended."""
-        self.close_unused({}, drain)
+        if self._updating is not None:
+            self._updating.cancel()
+        await self.close_unused({}, drain)
         await gatherResults(list(self._stopping))
 
     def statuses(self) -> Iterable[ServiceStatus]:
@@ -241,7 +255,45 @@ class SocketManager:
             if number % MAX_OPENED_AT_ONCE == 0:
                 await deferLater(self._clock, 0)
 
-    def _proxied(self, service: VirtualService) -> ProxiedService:
+    def _updates(self) -> Generator[str, None, None]:
+        """Update all sockets to the latest services, which may change meanwhile."""
+        services: Services | None = None
+        while services is not self._services:
+            services = self._services
+            yield from visit(list(self._open), self._update_one)
+
+    def _update_one(self, key: Key) -> None:
+        opened, service = self._open.get(key), self._services.get(key)
+        if opened is None or service is None or service is opened.service:
+            return
+        if service != opened.service:
+            opened.picker.update(service)
+            opened.socket.update(service)
+        opened.service = service
+
+    def _update_failed(self, failure: Failure) -> None:
+        if not failure.check(CancelledError):
+            self._log.failure("Defect: changes of Services could not be applied", failure)
+
+    def _updated(self, _: object) -> None:
+        self._updating = None
+
+    def _all_proxied(
+        self, services: Services, unclaimed: Unclaimed
+    ) -> Generator[str, None, list[ProxiedService]]:
+        affected = {key for key, _ in unclaimed}
+        former, self._proxied = self._proxied, {}
+
+        def add(service: VirtualService) -> None:
+            key = service.key
+            proxied = self._proxied_to(_without(service, unclaimed) if key in affected else service)
+            known = former.get(key)
+            self._proxied[key] = known if known is not None and known == proxied else proxied
+
+        yield from visit(services.values(), add)
+        return list(self._proxied.values())
+
+    def _proxied_to(self, service: VirtualService) -> ProxiedService:
         if service.key in self._in_kernel:
             return ProxiedService(service, None)
         opened = self._open.get(service.key)

@@ -9,9 +9,10 @@ A UDP flow does not end as long as the client sends, and would go to its old des
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Generator, Iterator, Mapping
 from dataclasses import replace
 
+from yurttunnel.ops.slices import visit
 from yurttunnel.proxy.interfaces import ProxiedService, StaleFlows
 from yurttunnel.proxy.rules.in_cluster import InClusterServices
 from yurttunnel.proxy.state.virtual_services import (
@@ -28,52 +29,60 @@ MAX_ENDS = 1000
 """The maximum product of lost addresses, such as the thousands that ipvs leaves behind, and
 Services for which flows to each address are searched one by one, in a hundredth of a second."""
 
+Found = tuple[int, StaleFlows]
+"""Flows, with their version of IP."""
+
 _Identity = tuple[ServicePortName, int]
 """Identifies the virtual services of all scopes."""
 
 
 def stale_flows(
     before: Mapping[Key, ProxiedService], after: Mapping[Key, ProxiedService]
-) -> dict[int, set[StaleFlows]]:
-    """Return the flows that rules for ``before`` may have led elsewhere, by the version of IP.
+) -> Generator[str, None, list[Found]]:
+    """Return the flows that rules for ``before`` may have led elsewhere.
 
     Services that are not in ``before`` may have been redirected by a previous process, or not at
     all, which lasts just as long. If ``before`` is empty, the previous process led clients to
-    endpoints as this one does: clients of endpoints that still exist keep them.
+    endpoints as this one does: clients of endpoints that still exist keep them. It yields between
+    slices of work (:func:`yurttunnel.ops.slices.visit`).
     """
-    removed = _removed_endpoints(before, after)
+    removed = yield from _removed_endpoints(before, after)
     in_cluster_before, in_cluster_after = _within_cluster(before), _within_cluster(after)
-    found: dict[int, set[StaleFlows]] = {4: set(), 6: set()}
-    for key in before.keys() | after.keys():
+    found: list[Found] = []
+
+    def compare(key: Key) -> None:
         old, new = before.get(key), after.get(key)
         if key.protocol is Protocol.UDP:
             is_moved = _in_cluster_port(in_cluster_before, old) != _in_cluster_port(
                 in_cluster_after, new
             )
             serving = frozenset[Endpoint]() if before else _serving(in_cluster_after, new)
-            found[key.version].update(
-                _of_service(old, new, removed[_identity(key)], is_moved, serving)
-            )
-        elif new is not None:
-            found[key.version].update(_attempts(old, new))
-    return {version: flows for version, flows in found.items() if flows}
+            stale = _of_service(old, new, removed[_identity(key)], is_moved, serving)
+        else:
+            stale = _attempts(old, new)
+        found.extend((key.version, each) for each in stale)
+
+    yield from visit(before.keys() | after.keys(), compare)
+    return found
 
 
 def flows_to(
     addresses: Collection[Address], proxied: Mapping[Key, ProxiedService]
-) -> Iterator[tuple[int, StaleFlows]]:
-    """Yield, with the version of IP, the flows that rules for ``proxied`` have redirected to proxy
-    sockets at ``addresses``, which this machine no longer has; if these are very many flows, all
-    flows to their portals.
+) -> Generator[str, None, list[Found]]:
+    """Return the flows that rules for ``proxied`` have redirected to proxy sockets at
+    ``addresses``, which this machine no longer has; if these are very many flows, all flows to
+    their portals. It yields between slices of work.
     """
     in_cluster = _within_cluster(proxied)
     by_version = {
         version: [each for each in addresses if each.version == version] for version in VERSIONS
     }
-    for key, each in proxied.items():
-        lost = by_version[key.version]
+    found: list[Found] = []
+
+    def add(key: Key) -> None:
+        each, lost = proxied[key], by_version[key.version]
         if key.protocol is not Protocol.UDP or not lost:
-            continue
+            return
         # Usually both are the same.
         ports = {
             port
@@ -86,21 +95,28 @@ def flows_to(
         else:
             ends = [None] if ports else []
         for portal in each.service.portals:
-            yield from ((key.version, _flows(portal, end)) for end in ends)
+            found.extend((key.version, _flows(portal, end)) for end in ends)
+
+    if addresses:
+        yield from visit(proxied, add)
+    return found
 
 
 def _removed_endpoints(
     before: Mapping[Key, ProxiedService], after: Mapping[Key, ProxiedService]
-) -> Mapping[_Identity, set[Endpoint]]:
+) -> Generator[str, None, Mapping[_Identity, set[Endpoint]]]:
     """Return the removed endpoints of all scopes: clients within the cluster that use external
     portals are sent to those of another scope (:mod:`yurttunnel.proxy.rules.in_cluster`).
     """
     found: dict[_Identity, set[Endpoint]] = defaultdict(set)
-    for key, old in before.items():
-        new = after.get(key)
+
+    def compare(key: Key) -> None:
+        old, new = before[key], after.get(key)
         if key.protocol is Protocol.UDP and (new is None or new.service is not old.service):
             left = () if new is None else new.service.endpoints
             found[_identity(key)].update(set(old.service.endpoints).difference(left))
+
+    yield from visit(before, compare)
     return found
 
 
@@ -150,13 +166,15 @@ def _of_service(
                 yield _flows(portal, endpoint)
 
 
-def _attempts(old: ProxiedService | None, new: ProxiedService) -> Iterator[StaleFlows]:
+def _attempts(old: ProxiedService | None, new: ProxiedService | None) -> Iterator[StaleFlows]:
     """Yield the attempts at new portals; those that rules rejected or dropped have no conntrack
     entry.
 
     In kernel mode, attempts at the address and port of an endpoint itself reach it without any
     rule.
     """
+    if new is None or new is old:
+        return
     former = () if old is None else old.service.portals
     added = [portal for portal in new.service.portals if portal not in former]
     if not added:

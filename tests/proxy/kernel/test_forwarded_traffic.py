@@ -151,7 +151,9 @@ class Carrying:
         await self.apply(self.service(affinity=60.0))
         programs = Programs(reactor)
         tables = Tables((4, 6), user_part, HOSTS.get, Networks())
-        await Nftables(programs, tables).apply([ProxiedService(self.service(numbers=[]), 40000)])
+        await Nftables(reactor, programs, tables).apply(
+            [ProxiedService(self.service(numbers=[]), 40000)]
+        )
         listed = self.listed()
         self.assertNotIn("counter", listed)
         self.assertIn(": 40000", listed)

@@ -6,6 +6,7 @@ import errno
 import os
 
 from twisted.internet import reactor
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from tests.proxy.kernel.lab import CLUSTER
@@ -35,12 +36,14 @@ class OtherKernelTests(KernelTestCase):
         await self.mode.rules.remove()
         before = self.lab.node.run("nft", "list", "ruleset")
         for version in (4, 6):
-            self.assertIsNone(await kernel_mode_available(Programs(reactor), version))
+            self.assertIsNone(await kernel_mode_available(reactor, Programs(reactor), version))
         self.assertEqual(before, self.lab.node.run("nft", "list", "ruleset"))
 
     async def test_without_nft(self):
         """The error says what is not installed."""
-        self.assertIn("nft is not installed", await kernel_mode_available(FakePrograms(), 4))
+        self.assertIn(
+            "nft is not installed", await kernel_mode_available(Clock(), FakePrograms(), 4)
+        )
 
     async def test_a_kernel_without_tables_of_processes(self):
         """It is logged, and refusals are dropped all the same."""

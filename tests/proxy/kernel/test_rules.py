@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from ipaddress import ip_address
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -12,6 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.services import endpoint, key, service
 from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.ops import slices
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel import rules
 from yurttunnel.proxy.kernel.ejections import Ejections
@@ -36,6 +38,8 @@ class KernelRulesTests(SynchronousTestCase):
     def setUp(self):
         """Create its rules."""
         self.clock = Clock()
+        # Otherwise a collection of garbage might add turns.
+        self.patch(slices, "WORK_SECONDS", math.inf)
         self.transactions = []
         self.deleted = []
         self.ejected_siblings = []
@@ -47,7 +51,11 @@ class KernelRulesTests(SynchronousTestCase):
         parts = KernelParts(Masquerade(), self.ejections.is_ejected, self.ejections.is_in_doubt)
         tables = Tables((4,), parts, {}.get, Networks())
         self.rules = KernelRules(
-            self.clock, Nftables(programs, tables), tables, self.ejections, self.delete_entries
+            self.clock,
+            Nftables(self.clock, programs, tables),
+            tables,
+            self.ejections,
+            self.delete_entries,
         )
         endpoints = [each.endpoint for each in (ONE, TWO, THREE)]
         web = service(endpoints, key=key("web"), portals=(PORTAL,))

@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.ops.slices import gather
 from yurttunnel.proxy.interfaces import IRules, PartlyApplied
 from yurttunnel.proxy.rules.choice import choose, remove_everything
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
@@ -225,7 +227,7 @@ class CleanupTests(SynchronousTestCase):
         self.patch(detection, "PROC_NET", Path(self.mktemp()))
         kinds = (
             IptablesRules(programs, {}.get),
-            Nftables(programs, lambda proxied: []),
+            Nftables(Clock(), programs, lambda proxied: gather(())),
         )
         self.assertEqual([], self.successResultOf(self.removed(*kinds)))
 
@@ -235,7 +237,7 @@ class CleanupTests(SynchronousTestCase):
         """
         programs = FakePrograms()
         programs.programs["nft"] = lambda arguments, given: CompletedProgram(1, b"", said)
-        rules = Nftables(programs, lambda proxied: [])
+        rules = Nftables(Clock(), programs, lambda proxied: gather(()))
         self.patch(rules, "generation", lambda: generation)
         return self.removed(rules)
 

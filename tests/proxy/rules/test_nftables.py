@@ -7,11 +7,13 @@ from ipaddress import ip_address, ip_network
 
 from twisted.internet import reactor
 from twisted.internet.defer import inlineCallbacks
+from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 from zope.interface.verify import verifyObject
 
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import run
+from tests.ops.status_pages import finished
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import CountedPrograms
@@ -70,7 +72,7 @@ def proxied(name="web", version=4, port=40000, portals=None, **more):
 
 def elements(found, version=4):
     """Return the elements of one family's table by map."""
-    (table,) = [each for each in found if each.version == version]
+    (table,) = [each for each in finished(found) if each.version == version]
     by_map = {}
     for (name, element), data in table.elements.items():
         by_map.setdefault(name, {})[element] = data
@@ -95,7 +97,7 @@ class ElementsTests(SynchronousTestCase):
         make = tables(host_for_all={4: HOSTS[4]}.get)
         four, six = (
             str([table.chains[name] for name in ("nat-prerouting", "prerouting-node-ports")])
-            for table in make([proxied()])
+            for table in finished(make([proxied()]))
         )
         self.assertEqual(2, four.count(f"dnat to {HOSTS[4]}:"))
         of_the_link = "fib daddr . iif type local meta l4proto { tcp, udp } redirect to :"
@@ -168,13 +170,13 @@ class ElementsTests(SynchronousTestCase):
 
     def test_other_families(self):
         """Families without a table are left out."""
-        (table,) = tables(versions=(4,))([proxied(version=6)])
+        (table,) = finished(tables(versions=(4,))([proxied(version=6)]))
         self.assertEqual({}, table.elements)
 
     def test_rules_do_not_grow(self):
         """A thousand services need no more rules than none."""
         many = [proxied(f"web-{number}", port=number + 1) for number in range(1000)]
-        few, more = tables()([]), tables()(many)
+        few, more = finished(tables()([])), finished(tables()(many))
         self.assertEqual([each.chains for each in few], [each.chains for each in more])
 
     def test_unchanged_services_are_reused(self):
@@ -187,9 +189,29 @@ class ElementsTests(SynchronousTestCase):
 
         make = tables(part=part)
         both = [proxied("one"), proxied("two")]
-        make(both)
-        make([both[0], replace(both[1], proxy_port=7)])
+        finished(make(both))
+        finished(make([both[0], replace(both[1], proxy_port=7)]))
         self.assertEqual(["shop/one:http", "shop/two:http", "shop/two:http"], asked)
+
+    def test_a_part_changes_while_tables_are_made(self):
+        """It is made anew, unless it has been made already: then it is at the next call."""
+        asked = []
+
+        def part(one, internal, host):
+            asked.append(one.service.key.name.name)
+            return user_part(one, internal, host)
+
+        make = tables(part=part)
+        many = [proxied(f"web-{number}") for number in range(100)]
+        finished(make(many))
+        del asked[:]
+        making = make(many)
+        next(making)
+        make.invalidate([many[0].service.key, many[99].service.key])
+        finished(making)
+        self.assertEqual(["web-99"], asked)
+        finished(make(many))
+        self.assertEqual(["web-99", "web-0"], asked)
 
 
 class NftablesTests(TestCase):
@@ -206,7 +228,9 @@ class NftablesTests(TestCase):
     def new(self, host_for_all=no_address):
         """Make the rules of a new process."""
         networks = Networks((ip_network("10.0.0.0/8"),), (ip_network("10.9.0.0/16"),))
-        return Nftables(self.programs, tables(networks=networks, host_for_all=host_for_all))
+        return Nftables(
+            reactor, self.programs, tables(networks=networks, host_for_all=host_for_all)
+        )
 
     def calls(self):
         """Return the program runs since the last call."""
@@ -338,7 +362,7 @@ class RefusalTests(SynchronousTestCase):
         """Apply rules while the program fails; return the message."""
         programs = FakePrograms()
         programs.programs["nft"] = lambda arguments, given: CompletedProgram(1, b"", said)
-        applied = Nftables(programs, tables()).apply([])
+        applied = Nftables(Clock(), programs, tables()).apply([])
         return str(self.failureResultOf(applied, SteeringFailed).value)
 
     def test_without_the_right_to(self):
@@ -349,7 +373,7 @@ class RefusalTests(SynchronousTestCase):
 
     def test_without_the_program(self):
         """The message says so."""
-        applied = Nftables(FakePrograms(), tables()).apply([])
+        applied = Nftables(Clock(), FakePrograms(), tables()).apply([])
         told = str(self.failureResultOf(applied, SteeringFailed).value)
         self.assertIn("nft is not installed", told)
 
@@ -368,7 +392,7 @@ class RefusalTests(SynchronousTestCase):
             if arguments[0] == "list"
             else CompletedProgram(1, b"", "Error: No such file")
         )
-        rules = Nftables(programs, tables(versions=(4,)))
+        rules = Nftables(Clock(), programs, tables(versions=(4,)))
         for _ in range(2):
             self.failureResultOf(rules.apply([]), SteeringFailed)
         self.assertEqual(["list", "-f", "list", "-f"], [each[1] for each in programs.calls])
@@ -381,7 +405,7 @@ class RefusalTests(SynchronousTestCase):
             if arguments[0] == "list"
             else CompletedProgram(next(left), b"", "")
         )
-        return Nftables(programs, tables(versions=(4,))), programs
+        return Nftables(Clock(), programs, tables(versions=(4,))), programs
 
     def test_next_time_everything_is_read_that_was_known(self):
         """This also holds if the state was known, and no changes were counted since."""

@@ -61,7 +61,7 @@ class Packets:
         """Apply the rules."""
         networks = networks or Networks()
         tables = Tables((4, 6), user_part, HOSTS.get, networks)
-        await Nftables(Programs(reactor), tables).apply(proxied)
+        await Nftables(reactor, Programs(reactor), tables).apply(proxied)
 
     def proxied(self, *portals, port=None, scope=Scope.ALL, name="web", **more):
         """Make a service, by default without a socket."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import tempfile
 from ipaddress import ip_address
@@ -17,6 +18,7 @@ from tests.kube.fakes import FakeKubeClient
 from tests.logged import Logged
 from tests.proxy.objects import shown
 from yurttunnel.kube.informer import Informers
+from yurttunnel.ops import slices
 from yurttunnel.proxy import node
 from yurttunnel.proxy.node import ThisNode, machine_addresses
 from yurttunnel.proxy.sources.sources import Sources
@@ -31,6 +33,8 @@ class WorldCase(SynchronousTestCase):
     def setUp(self):
         """Make an API and a directory."""
         self.clock = Clock()
+        # Otherwise a collection of garbage might add turns.
+        self.patch(slices, "WORK_SECONDS", math.inf)
         self.client = FakeKubeClient(self.clock)
         self.informers = Informers(self.clock, self.client)
         self.directory = Path(tempfile.mkdtemp(dir="/tmp"))

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.proxy.objects import HERE, endpoint, endpoint_slice, port, service, taken
-from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_state
+from tests.proxy.objects import HERE, desired_state, endpoint, endpoint_slice, port, service, taken
+from yurttunnel.proxy.state.desired_state import ServiceStateCache
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice, endpoint_slice_from
 from yurttunnel.proxy.state.parsing import MAX_REPORTED
 from yurttunnel.proxy.state.services import Service, service_from

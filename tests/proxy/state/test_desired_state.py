@@ -8,8 +8,18 @@ from weakref import ref
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.proxy.objects import HERE, endpoint, endpoint_slice, port, service, shown, taken, told
-from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_state
+from tests.proxy.objects import (
+    HERE,
+    desired_state,
+    endpoint,
+    endpoint_slice,
+    port,
+    service,
+    shown,
+    taken,
+    told,
+)
+from yurttunnel.proxy.state.desired_state import ServiceStateCache
 from yurttunnel.proxy.state.virtual_services import NoEndpointsAction, Protocol, Scope
 
 

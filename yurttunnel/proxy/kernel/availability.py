@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ipaddress import ip_address, ip_network
 
+from twisted.internet.interfaces import IReactorTime
+
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connections import check as check_connections
@@ -29,7 +31,9 @@ _ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}
 """Addresses for documentation, which no machine has (RFC 5737, RFC 3849)."""
 
 
-async def kernel_mode_available(programs: IPrograms, version: int) -> str | None:
+async def kernel_mode_available(
+    clock: IReactorTime, programs: IPrograms, version: int
+) -> str | None:
     """Return why this machine does not support kernel mode for a version of IP, and how to fix it;
     ``None`` if it does.
 
@@ -44,7 +48,7 @@ async def kernel_mode_available(programs: IPrograms, version: int) -> str | None
         common,
     )
     try:
-        await Nftables(programs, tables).check([_example(version)])
+        await Nftables(clock, programs, tables).check([_example(version)])
         check_connections()
         # Not the group that a running process may use.
         open_log(LOG_GROUP + 1, SNAPLEN).close()

@@ -85,7 +85,7 @@ class KernelMode(Service):
         tables = Tables(versions, parts, host_address, networks, self._common, host_for_all)
         self.rules = KernelRules(
             reactor,
-            Nftables(programs, tables),
+            Nftables(reactor, programs, tables),
             tables,
             self.ejections,
             self._connections.delete_unanswered,

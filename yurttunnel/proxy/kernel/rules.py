@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from itertools import islice
 
 from twisted.internet.defer import Deferred, DeferredLock
@@ -14,6 +14,7 @@ from zope.interface import implementer
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.log import RateLimitedLog
+from yurttunnel.ops.slices import in_slices, visit
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.kernel.connections import MAX_PORTALS
 from yurttunnel.proxy.kernel.ejections import Ejections
@@ -91,15 +92,7 @@ class KernelRules:
         former = {each.service.key: each for each in self._proxied or ()}
         self._set_services(proxied)
         self._ejections.retain(lambda target: self.siblings(target) is not None)
-        for target, portals in _removed(former, {each.service.key: each for each in proxied}):
-            self._remember_portals(target, portals)
-            if target not in self._answering:
-                self._answering.add(target)
-        for each in proxied:
-            before = former.get(each.service.key)
-            if is_in_kernel(each) and before != each:
-                self._reconsider(each)
-                self._redirect_to_new_ones(each, before)
+        await in_slices(self._clock, self._compare(former, proxied))
         return await self._lock.run(self._nftables.apply, proxied)
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
@@ -157,6 +150,27 @@ class KernelRules:
             self._scheduled = None
         self._tables.invalidate([proxied.service.key for proxied in self._proxied or ()])
         await self._apply_again()
+
+    def _compare(
+        self, former: Mapping[Key, ProxiedService], proxied: Sequence[ProxiedService]
+    ) -> Generator[str, None, None]:
+        """React to endpoints that have been added or removed."""
+
+        def removed(found: tuple[Target, Collection[Portal]]) -> None:
+            target, portals = found
+            self._remember_portals(target, portals)
+            if target not in self._answering:
+                self._answering.add(target)
+
+        def placed(each: ProxiedService) -> None:
+            before = former.get(each.service.key)
+            if is_in_kernel(each) and before != each:
+                self._reconsider(each)
+                self._redirect_to_new_ones(each, before)
+
+        now = {each.service.key: each for each in proxied}
+        yield from visit(_removed(former, now), removed)
+        yield from visit(proxied, placed)
 
     def _set_services(self, proxied: Sequence[ProxiedService] | None) -> None:
         self._proxied = proxied

@@ -9,13 +9,15 @@ from typing import TypeVar
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IDelayedCall, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
 from yurttunnel.kube.cache import Key
 from yurttunnel.kube.informer import once_synced
 from yurttunnel.kube.interfaces import IInformer, IInformers
+from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.ops.slices import in_slices
 from yurttunnel.ops.threads import Jobs
 from yurttunnel.proxy.interfaces import IDesiredStateSource
 from yurttunnel.proxy.node import ThisNode
@@ -24,6 +26,10 @@ from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_stat
 from yurttunnel.proxy.state.endpoint_slices import ENDPOINT_SLICES_SPEC, EndpointSlice
 from yurttunnel.proxy.state.services import SERVICES_SPEC, Service
 from yurttunnel.proxy.state.virtual_services import DesiredState, Problem
+
+PERIOD_SECONDS = 900.0
+"""How often the state is recomputed without a change, as in kube-proxy (its
+``config-sync-period``)."""
 
 MAX_LOGGED = 20
 """The maximum number of new problems that are logged one by one."""
@@ -59,12 +65,15 @@ class Sources(MultiService):
         self._informers = informers
         self._watched: list[IInformer] = []
         self._remove_handlers: list[Callable[[], object]] = []
-        self._update_due: IDelayedCall | None = None
         self._state: DesiredState | None = None
         # The current problems.
         self._logged: frozenset[Problem] = frozenset()
         self._cache = ServiceStateCache()
         self._file: FileSource | None = None
+        self._updates = Reconciler(
+            clock, PERIOD_SECONDS, "computing the desired state", self._update
+        )
+        self._updates.setServiceParent(self)
         node.on_changed.append(self._notify)
         if informers is not None:
             specs = (SERVICES_SPEC, ENDPOINT_SLICES_SPEC)
@@ -85,9 +94,6 @@ class Sources(MultiService):
         """Stop watching; the last state stays."""
         for remove in self._remove_handlers:
             remove()
-        due, self._update_due = self._update_due, None
-        if due is not None:
-            due.cancel()
         stopped: Deferred[None] = super().stopService()
         return stopped
 
@@ -107,19 +113,17 @@ class Sources(MultiService):
         return None
 
     def _notify(self, *_: object) -> None:
-        """Recompute the state in the next reactor turn, once for all changes until then."""
-        if self.running and self._update_due is None:
-            self._update_due = self._clock.callLater(0, self._update)
+        """Recompute the state soon, once for all changes until then."""
+        self._updates.trigger()
 
-    def _update(self) -> None:
-        self._update_due = None
+    async def _update(self) -> None:
         try:
-            self._recompute()
+            await self._recompute()
         except Exception:
             # Whatever the error is, later changes must still be reported.
             self._log.failure("Defect: a listener of the desired state failed")
 
-    def _recompute(self) -> None:
+    async def _recompute(self) -> None:
         file_problems = () if self._file is None else self._file.problems
         is_listed = all(each.synced for each in self._watched)
         is_read = self._file is None or self._file.complete
@@ -127,7 +131,9 @@ class Sources(MultiService):
             self._log_new(file_problems)
             return
         services, slices = self._objects()
-        state = desired_state(services, slices, self._node.facts, self._cache)
+        state = await in_slices(
+            self._clock, desired_state(services, slices, self._node.facts, self._cache)
+        )
         if file_problems:
             state = replace(state, problems=(*state.problems, *file_problems))
         before, self._state = self._state, state

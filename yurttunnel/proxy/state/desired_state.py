@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from graphlib import CycleError, TopologicalSorter
 
+from yurttunnel.ops.slices import gather, visit
 from yurttunnel.proxy.state.endpoint_slices import EndpointSlice
 from yurttunnel.proxy.state.service_state import (
     Claim,
@@ -93,10 +94,11 @@ def desired_state(
     slices: Iterable[EndpointSlice],
     node: NodeFacts,
     cache: ServiceStateCache | None = None,
-) -> DesiredState:
+) -> Generator[str, None, DesiredState]:
     """Return all that is to be served on ``node``; the order of objects makes no difference.
 
-    It is fast with the ``cache`` of the previous call; the result is the same without it.
+    It is fast with the ``cache`` of the previous call; the result is the same without it. It yields
+    between slices of work (:func:`yurttunnel.ops.slices.visit`).
     """
     cache = ServiceStateCache() if cache is None else cache
     node_context = NodeContext(
@@ -106,7 +108,7 @@ def desired_state(
         node.loopback,
         node.versions,
     )
-    grouped = _by_service(slices)
+    grouped = yield from _by_service(slices)
     # The oldest comes first: it keeps a portal that others request, too.
     ordered = sorted(services, key=lambda each: (each.created, each.namespace, each.name))
     cache.retain({(each.namespace, each.name) for each in ordered})
@@ -114,25 +116,30 @@ def desired_state(
         (each, tuple(grouped.get((each.namespace, each.name), ())), node_context)
         for each in ordered
     ]
-    states = [cache.state(*each) for each in inputs]
+    states = yield from gather(cache.state(*each) for each in inputs)
     own_addresses = {
         each for each in node.addresses if has_node_ports(each, node.node_port_networks)
     }
-    for index, loops in _loops(states, own_addresses).items():
-        states[index] = cache.state(*inputs[index], loops)
-    return replace(_merge(ordered, states), triggered=cache.pop_triggered())
+    loops = yield from _loops(states, own_addresses)
+    for index, its in loops.items():
+        states[index] = cache.state(*inputs[index], its)
+    merged = yield from _merge(ordered, states)
+    return replace(merged, triggered=cache.pop_triggered())
 
 
-def _by_service(slices: Iterable[EndpointSlice]) -> dict[_Name, list[EndpointSlice]]:
+def _by_service(
+    slices: Iterable[EndpointSlice],
+) -> Generator[str, None, dict[_Name, list[EndpointSlice]]]:
     found: dict[_Name, list[EndpointSlice]] = {}
-    for each in slices:
-        found.setdefault((each.namespace, each.service), []).append(each)
+    yield from visit(
+        slices, lambda each: found.setdefault((each.namespace, each.service), []).append(each)
+    )
     return found
 
 
 def _loops(
     states: Sequence[ServiceState], own_addresses: Collection[Address]
-) -> dict[int, frozenset[Loop]]:
+) -> Generator[str, None, dict[int, frozenset[Loop]]]:
     """Return, for each state that has any, the endpoints that are portals of this or other
     Services.
 
@@ -141,7 +148,8 @@ def _loops(
     found: dict[int, frozenset[Loop]] = {}
     for protocol in Protocol:
         loop_inputs = [state.loop_inputs.get(protocol, _NO_LOOP_INPUTS) for state in states]
-        for index, loops in _loops_of_protocol(loop_inputs, own_addresses):
+        of_protocol = yield from _loops_of_protocol(loop_inputs, own_addresses)
+        for index, loops in of_protocol.items():
             its = frozenset((protocol, each) for each in loops)
             found[index] = found.get(index, frozenset()) | its
     return found
@@ -149,8 +157,8 @@ def _loops(
 
 def _loops_of_protocol(
     states: Sequence[LoopInputs], own_addresses: Collection[Address]
-) -> Iterator[tuple[int, frozenset[Endpoint]]]:
-    """Yield those of one protocol.
+) -> Generator[str, None, dict[int, frozenset[Endpoint]]]:
+    """Return those of one protocol.
 
     An address in ``own_addresses`` with a node port is a portal, too. The API's documentation does
     not allow cluster IPs as endpoints (Services without selectors). External portals of others may
@@ -158,7 +166,10 @@ def _loops_of_protocol(
     """
     virtual = frozenset[Endpoint]().union(*(state.virtual for state in states))
     node_ports = frozenset[int]().union(*(state.node_ports for state in states))
+    yield ""
     external_loops = _external_loops(states)
+    yield ""
+    found: dict[int, frozenset[Endpoint]] = {}
     for index, state in enumerate(states):
         loops = state.endpoints & virtual | external_loops.get(index, frozenset())
         if not state.endpoint_ports.isdisjoint(node_ports):
@@ -168,7 +179,9 @@ def _loops_of_protocol(
                 if each.port in node_ports and each.address in own_addresses
             }
         if loops:
-            yield index, loops
+            found[index] = loops
+    yield ""
+    return found
 
 
 def _external_loops(states: Sequence[LoopInputs]) -> dict[int, frozenset[Endpoint]]:
@@ -214,13 +227,16 @@ def _behind_cycles(predecessors: Mapping[int, Collection[int]]) -> set[int]:
     return remaining
 
 
-def _merge(services: Sequence[Service], states: Sequence[ServiceState]) -> DesiredState:
+def _merge(
+    services: Sequence[Service], states: Sequence[ServiceState]
+) -> Generator[str, None, DesiredState]:
     """Merge states, whose order is the priority for what several request."""
     owners: dict[Claim, str] = {}
     claim_count = 0
     for state in states:
         owners.update(state.claims)
         claim_count += len(state.claims)
+    yield ""
     found: dict[Key, VirtualService] = {}
     checks: dict[int, HealthCheckNodePort] = {}
     problems: list[Problem] = []

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 
+from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
+from yurttunnel.ops.slices import in_slices
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.rules.nftables.listing import read
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
@@ -36,13 +38,16 @@ _MEANINGS = {
 """What to do about these messages."""
 
 
+MakeTables = Callable[[Sequence[ProxiedService]], Generator[str, None, Collection[Table]]]
+"""Returns the tables for services; yields between slices of work."""
+
+
 @implementer(IRules)
 class Nftables:
     """Manages the tables ``yurtproxy``; ``tables`` makes the desired ones."""
 
-    def __init__(
-        self, programs: IPrograms, tables: Callable[[Sequence[ProxiedService]], Collection[Table]]
-    ) -> None:
+    def __init__(self, clock: IReactorTime, programs: IPrograms, tables: MakeTables) -> None:
+        self._clock = clock
         self._programs = programs
         self._tables = tables
         self._known: dict[int, Table] | None = None
@@ -55,12 +60,13 @@ class Nftables:
 
     async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
         """Change what differs, in one transaction of all families; see :class:`IRules`."""
-        desired = {table.version: table for table in self._tables(proxied)}
+        made = await in_slices(self._clock, self._tables(proxied))
+        desired = {table.version: table for table in made}
         known, self._known = self._known, None
         before = self.generation()
         if known is None or before is None or before != self._generation:
             known = await self._found(desired)
-        change = transaction(known, desired.values())
+        change = await in_slices(self._clock, transaction(known, made))
         if change.text:
             await self._run("changing", "-f", "-", given=change.text.encode())
             # If the number differs then, another program has changed rules meanwhile.
@@ -75,8 +81,9 @@ class Nftables:
 
         Raises :class:`SteeringFailed`.
         """
-        given = transaction({}, self._tables(proxied)).text
-        await self._run("checking", "-c", "-f", "-", given=given.encode())
+        made = await in_slices(self._clock, self._tables(proxied))
+        change = await in_slices(self._clock, transaction({}, made))
+        await self._run("checking", "-c", "-f", "-", given=change.text.encode())
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
         """Delete the tables of these families."""

@@ -7,9 +7,10 @@ is created, so the next packet passes them again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from yurttunnel.ops.slices import visit
 from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.in_cluster import InClusterServices
@@ -56,6 +57,10 @@ class Networks:
     pods: tuple[Network, ...] = ()
 
 
+_Made = tuple[ProxiedService, ProxiedService | None, Address | None, Part]
+"""The arguments of a part, and the part."""
+
+
 class Tables:
     """Makes the tables of some families; parts of unchanged services are reused.
 
@@ -79,39 +84,46 @@ class Tables:
         self._networks = networks
         self._common = common
         self._host_for_all = host_for_all
-        self._made: dict[
-            Key, tuple[ProxiedService, ProxiedService | None, Address | None, Part]
-        ] = {}
+        # The parts of the current call, and those of the last one.
+        self._made: dict[Key, _Made] = {}
+        self._former: dict[Key, _Made] = {}
 
-    def __call__(self, proxied: Sequence[ProxiedService]) -> list[Table]:
+    def __call__(self, proxied: Sequence[ProxiedService]) -> Generator[str, None, list[Table]]:
         """Return the tables for these services; if two have the same portal, the first gets it.
 
-        Families other than those of this object are left out.
+        Families other than those of this object are left out. It yields between slices of work
+        (:func:`yurttunnel.ops.slices.visit`).
         """
         within = InClusterServices(proxied)
-        former, self._made = self._made, {}
+        self._former, self._made = self._made, {}
         hosts = {version: self._host_address(version) for version in self._versions}
         tables = {version: self._base(version, host) for version, host in hosts.items()}
-        for each in proxied:
+
+        def add(each: ProxiedService) -> None:
             key = each.service.key
             internal = within.replacement_for(each)
             host = hosts.get(key.version)
-            made = former.get(key)
+            made = self._former.get(key)
             if made is None or made[:3] != (each, internal, host):
                 made = (each, internal, host, self._parts(each, internal, host))
             self._made[key] = made
             table = tables.get(key.version)
             if table is not None:
                 _add(table, made[3])
+
+        yield from visit(proxied, add)
         return [
             Table(version, part.chains, part.maps, part.elements)
             for version, part in tables.items()
         ]
 
     def invalidate(self, keys: Iterable[Key]) -> None:
-        """Make new parts for these services at the next call."""
+        """Make new parts for these services at the next call, and in one that has not yet come to
+        them.
+        """
         for key in keys:
             self._made.pop(key, None)
+            self._former.pop(key, None)
 
     def _base(self, version: int, host: Address | None) -> Part:
         more = self._common(version)

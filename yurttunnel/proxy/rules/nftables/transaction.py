@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 
+from yurttunnel.ops.slices import visit
 from yurttunnel.proxy.rules.nftables.table import FORMAT, Chain, Table
 from yurttunnel.steering.firewall.transaction import Transaction, limit_differences
 
@@ -12,8 +13,13 @@ _AT_ONCE = 500
 """The maximum number of elements in one line."""
 
 
-def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transaction:
-    """Return what changes the existing tables into ``desired``, which has one for each family."""
+def transaction(
+    found: Mapping[int, Table], desired: Iterable[Table]
+) -> Generator[str, None, Transaction]:
+    """Return what changes the existing tables into ``desired``, which has one for each family.
+
+    It yields between slices of work.
+    """
     lines: list[str] = []
     differences: list[str] = []
     for table in desired:
@@ -25,14 +31,14 @@ def transaction(found: Mapping[int, Table], desired: Iterable[Table]) -> Transac
             lines += [f"add table {table.where}", f"delete table {table.where}"]
             lines.append(f"add table {table.where}")
             before = Table(table.version)
-            _change(before, table, lines)
+            yield from _change(before, table, lines)
         else:
-            differences += _change(before, table, lines)
+            differences += yield from _change(before, table, lines)
     text = "\n".join([*lines, ""]) if lines else ""
     return Transaction(text, limit_differences(differences))
 
 
-def _change(before: Table, after: Table, lines: list[str]) -> list[str]:
+def _change(before: Table, after: Table, lines: list[str]) -> Generator[str, None, list[str]]:
     """Add the commands for one table, in an order in which all references exist."""
     where = after.where
     new_maps = after.maps.keys() - before.maps.keys()
@@ -43,8 +49,11 @@ def _change(before: Table, after: Table, lines: list[str]) -> list[str]:
         for name, chain in after.chains.items()
         if (former := before.chains.get(name)) is not chain and not _same(former, chain)
     }
+    yield ""
     gone = _differing(before, after, old_maps)
+    yield ""
     new = _differing(after, before, frozenset())
+    yield ""
     for name in sorted(new_maps):
         kind, _, body = after.maps[name].partition(" ")
         lines.append(f"add {kind} {where} {name} {body}")
@@ -52,10 +61,14 @@ def _change(before: Table, after: Table, lines: list[str]) -> list[str]:
         lines.append(f"add chain {where} {name}{f' {{ {chain.hook} }}' if chain.hook else ''}")
     lines += _elements("delete", where, [(place, "") for place, _ in gone])
     lines += [f"flush chain {where} {name}" for name in (*changed, *old_chains)]
-    for name, chain in changed.items():
-        for rule, digest in zip(chain.rules, chain.digests, strict=True):
+    yield ""
+
+    def add_rules(name: str) -> None:
+        for rule, digest in zip(changed[name].rules, changed[name].digests, strict=True):
             lines.append(f'add rule {where} {name} {rule} comment "{digest}"')
-    lines += _elements("add", where, new)
+
+    yield from visit(changed, add_rules)
+    yield from visit(_elements("add", where, new), lines.append)
     lines += [
         f"delete {before.maps[name].partition(' ')[0]} {where} {name}" for name in sorted(old_maps)
     ]
