@@ -224,7 +224,7 @@ class CommandTests(SynchronousTestCase):
         status, body = self.reactor.get(META, "/readyz")
         self.assertEqual(200, status)
         self.assertIn("servers: ok\nevery server: not connected: 127.0.0.1:10999", body)
-        self.assertNotIn("127.0.0.1:10262 (", body)
+        self.assertNotIn("127.0.0.1:10262", body)
         [clients] = [part for part in agent if isinstance(part, AgentService)]
         self.assertEqual(1, len(clients.servers.sessions()))
 

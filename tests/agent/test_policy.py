@@ -361,6 +361,7 @@ class PropertyTests(SynchronousTestCase):
     ) -> None:
         """A spelling is rejected, or decided like the address."""
         decides = policy("203.0.113.0/24", "2001:db8::/32", "*.example.org")
+        dialed_host(str(address))  # The plain spelling is not rejected.
         for text in spellings(address):
             try:
                 host = dialed_host(text)
