@@ -18,7 +18,7 @@ CALM = 2.0
 
 RELEASE_SECONDS = 20.0
 """Seconds from the last event until memory is measured: within 15 the hub returns freed memory to
-the kernel (:mod:`yurttunnel.ops.memory_trimming`)."""
+the kernel (:mod:`yurttunnel.ops.memory`)."""
 
 ASKING = 0.25
 """Seconds between requests while the API does not respond."""

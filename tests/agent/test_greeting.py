@@ -8,8 +8,8 @@ import shlex
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.agent.greeting import greeting
 from yurttunnel.agent.options import Options
+from yurttunnel.agent.standalone import greeting
 from yurttunnel.ops.announcement import INTERVAL
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.server.frontends.forward import parse_forward

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.cli import diagnose
 from yurttunnel.cli.client import CommandFailed, NoResponse, Process
 from yurttunnel.cli.options import ClientOptions
-from yurttunnel.ops.admin.service import SOCKET
+from yurttunnel.ops.admin_socket import SOCKET
 from yurttunnel.ops.diagnose import command
 from yurttunnel.ops.diagnose.files import files_part
 from yurttunnel.ops.diagnose.subject import Subject

@@ -14,7 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import discovery
 from yurttunnel.cli.client import CommandFailed, NoResponse, Process
-from yurttunnel.ops.admin.service import SOCKET
+from yurttunnel.ops.admin_socket import SOCKET
 
 TABLE = "Num       RefCount Protocol Flags    Type St Inode Path\n"
 LINE = "0000000000000000: 00000002 00000000 00010000 0001 01 12345 {}\n"

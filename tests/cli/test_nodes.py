@@ -13,8 +13,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, NotFound
 from yurttunnel.cli.forwards import is_on_loopback
-from yurttunnel.cli.node_text import described
-from yurttunnel.cli.nodes import NodeOptions, NodesOptions, changed, merged, nodes
+from yurttunnel.cli.nodes import NodeOptions, NodesOptions, changed, described, merged, nodes
 from yurttunnel.cli.nodes import node as told_of_one
 
 

@@ -18,8 +18,8 @@ from yurttunnel.cli import diagnose, main, nodes, output, status, tokens
 from yurttunnel.cli.client import CommandFailed, NoResponse
 from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
+from yurttunnel.cli.nodes import RevokeOptions, revoke
 from yurttunnel.cli.options import ClientOptions
-from yurttunnel.cli.revoke import RevokeOptions, revoke
 from yurttunnel.cli.status import StatusOptions
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.command_line import STATUS

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from yurttunnel.metrics import MetricRegistry
-from yurttunnel.server.frontends.passthrough.stats import Refusal
+from yurttunnel.server.frontends.passthrough.listener import Refusal
 from yurttunnel.steering.report import (
     DNS_METRICS,
     PASSTHROUGH_METRICS,

@@ -9,9 +9,9 @@ from twisted.trial import unittest
 from tests.deploy.rendering import REPOSITORY
 from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.process import LIVE_FLAGS as LIVE_OF_AGENT
+from yurttunnel.cli.config import check_file
 from yurttunnel.hub.options import Options as HubOptions
 from yurttunnel.hub.process import LIVE_FLAGS as LIVE_OF_HUB
-from yurttunnel.ops.configuration.check import check_file
 from yurttunnel.ops.configuration.file import read_file
 from yurttunnel.ops.flag_table import Repeated, Switch
 from yurttunnel.ops.options import VERBOSITY

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from tests.ops.admin_sites import AdminSite
 from tests.ops.test_http_site import TcpTransport
 from yurttunnel import __version__
-from yurttunnel.ops.admin.service import SOCKET, AdminSocket, admin_pages, process_page
+from yurttunnel.ops.admin_socket import SOCKET, AdminSocket, admin_pages, process_page
 from yurttunnel.ops.debug.pages import Page, as_json, text
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.tunnel.direct.reactor import with_transports

@@ -18,7 +18,7 @@ from yurttunnel.agent.options import Options as AgentOptions
 from yurttunnel.agent.settings import StandaloneSettings
 from yurttunnel.hub import process as hub
 from yurttunnel.hub.options import Options as HubOptions
-from yurttunnel.ops.admin.service import AdminSocket
+from yurttunnel.ops.admin_socket import AdminSocket
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.directory import StateDirectory

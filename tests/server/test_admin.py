@@ -17,7 +17,7 @@ from tests.ops.admin_sites import AdminSite
 from tests.pki.support import state_directory
 from tests.server.admin_pages import CONNECTED, LOST, ServerPages, ThreadlessReactor
 from yurttunnel.agent.options import JOIN_TOKEN
-from yurttunnel.ops.admin.service import admin_pages
+from yurttunnel.ops.admin_socket import admin_pages
 from yurttunnel.ops.configuration.sources import variable_of
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, MAX_TOKENS, JoinToken, TokenRefused, TokenStore

@@ -17,7 +17,7 @@ from yurttunnel.pki.revocation import Revocations
 from yurttunnel.pki.token import JOIN_TOKEN_FILE, JoinToken, TokenStore
 from yurttunnel.server import join_command
 from yurttunnel.server.options import Options
-from yurttunnel.server.startup_message import print_startup_message
+from yurttunnel.server.standalone import print_startup_message
 
 PAGE = "http://127.0.0.1:10265/"
 

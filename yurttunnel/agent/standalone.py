@@ -1,22 +1,25 @@
-"""The parts list of an agent without a cluster."""
+"""The parts list of an agent without a cluster, and its message on a terminal."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
+from typing import TextIO
 
 from twisted.application.service import IService
 from twisted.internet.interfaces import IReactorTime
 
-from yurttunnel.agent.greeting import greeting
 from yurttunnel.agent.process import AgentProcess
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.server_endpoint import server_endpoint
 from yurttunnel.agent.settings import Settings, StandaloneSettings
 from yurttunnel.agent.trust import AgentTrust
-from yurttunnel.ops.announcement import terminal
+from yurttunnel.http.authority import join_authority
+from yurttunnel.ops.announcement import Announcement, terminal
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
+from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.pki.directory import LockedDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ServerAddress
@@ -106,3 +109,36 @@ def enrolled_trust(
         key=issuer.key,
     )
     return AgentTrust(clock, certificate)
+
+
+def greeting(
+    clock: IReactorTime, readiness: Readiness, settings: Settings, terminal: TextIO | None
+) -> Announcement | None:
+    """Return the announcement of the message on ``terminal``, if there is one.
+
+    If only the destinations in ``--allow-destination`` are allowed, the user knows how to reach
+    them.
+    """
+    if terminal is None or not settings.keep_default_destinations:
+        return None
+    return Announcement(clock, readiness, partial(print_greeting, settings, terminal))
+
+
+def print_greeting(settings: Settings, terminal: TextIO) -> None:
+    """Print the command with which the server reaches a port of this machine."""
+    node = settings.node_name
+    target = join_authority(str(settings.node_ip), 80)
+    loopback = "127.0.0.1" if settings.node_ip.version == 4 else "[::1]"
+    print(
+        f"""
+This machine is now node {node} of the server. There, this command forwards port 9000 to port 80
+here:
+
+  yurttunnel forward add 9000={node}/{target}
+
+On loopback only the kubelet's ports can be reached; for others start this agent with
+--allow-destination {loopback}:PORT.
+""",
+        file=terminal,
+        flush=True,
+    )

@@ -7,10 +7,9 @@ from yurttunnel.cli.config import CONFIG_CHECK
 from yurttunnel.cli.diagnose import DIAGNOSE
 from yurttunnel.cli.forwards import FORWARDS
 from yurttunnel.cli.logs import LOGS_LEVEL
-from yurttunnel.cli.nodes import NODES
+from yurttunnel.cli.nodes import NODES, REVOKE
 from yurttunnel.cli.options import PROGRAM_NAME
 from yurttunnel.cli.programs import PROGRAMS
-from yurttunnel.cli.revoke import REVOKE
 from yurttunnel.cli.shell import shell_commands
 from yurttunnel.cli.status import STATUS
 from yurttunnel.cli.tokens import TOKENS

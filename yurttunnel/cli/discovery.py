@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from yurttunnel.cli.client import DISCOVERY_SECONDS, CommandFailed, NoResponse, Process
-from yurttunnel.ops.admin.service import SOCKET
+from yurttunnel.ops.admin_socket import SOCKET
 from yurttunnel.ops.default_directories import SERVICE_DIRECTORIES
 
 _UNIX_SOCKETS = Path("/proc/net/unix")

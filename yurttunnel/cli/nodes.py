@@ -1,11 +1,11 @@
-"""``yurttunnel nodes`` and ``node``: nodes that are connected, lost, or never connected."""
+"""``yurttunnel nodes``, ``node`` and ``revoke``: the connected, lost and absent nodes."""
 
 from __future__ import annotations
 
 import json
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -14,7 +14,6 @@ from twisted.python import usage
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, NotFound, Process
 from yurttunnel.cli.cluster import Server
-from yurttunnel.cli.node_text import described
 from yurttunnel.cli.options import (
     CLUSTER_TABLE,
     OUTPUT,
@@ -217,3 +216,98 @@ NODES = (
     ClientCommand("nodes", "list the nodes: connected, lost or absent", NodesOptions, nodes),
     ClientCommand("node", "show the details of one node", NodeOptions, node),
 )
+
+
+_SESSION = (
+    "session",
+    "since",
+    "rtt_seconds",
+    "streams",
+    "bytes_received",
+    "bytes_sent",
+    "resumptions",
+    "address",
+)
+"""The fields of a session that are shown; JSON has all."""
+
+_IDENTIFIER = 8
+"""The number of characters of a session's ID, as in the log."""
+
+
+def described(node: Mapping[str, object]) -> str:
+    """Format an entry of ``/nodes/NAME``: a line for each value, a table for each list."""
+    return "".join(f"{line}\n" for line in _lines(node))
+
+
+def _lines(node: Mapping[str, object]) -> Iterator[str]:
+    for key, value in node.items():
+        if not isinstance(value, list):
+            yield f"{_name(key)}: {_value(key, value)}"
+        elif not value:
+            yield f"{_name(key)}: none"
+        else:
+            columns = _SESSION if key == "sessions" else list(value[0])
+            yield f"{_name(key)}:"
+            yield from _table(columns, value)
+
+
+def _table(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> Iterator[str]:
+    headings = [_name(each).upper() for each in columns]
+    cells = [[_value(each, row.get(each)) for each in columns] for row in rows]
+    for line in output.table(headings, cells).splitlines():
+        yield f"  {line}"
+
+
+def _name(key: str) -> str:
+    return "round trip" if key == "rtt_seconds" else output.shown(key.replace("_", " "))
+
+
+def _value(key: str, value: object) -> str:
+    """Return a value for a cell; ``-`` if it is unknown."""
+    match value:
+        case None | "":
+            return "-"
+        case float() if key == "rtt_seconds":
+            return f"{value * 1000:.1f}ms"
+        case str() if key == "session":
+            return output.shown(value[:_IDENTIFIER])
+    return output.shown(value)
+
+
+class RevokeOptions(ClientOptions):
+    """Options of ``yurttunnel revoke``."""
+
+    longdesc = """Revokes the certificates of a node at a standalone server and closes its session.
+    The node can be enrolled again with a join token that is created later. In a cluster use
+    "kubectl delete node" instead."""
+
+    examples = (Example("Cut off edge-1, which was stolen", "edge-1"),)
+
+    words = (Word("NODE"),)
+    table = (STATE_DIR, OUTPUT)
+
+
+def _known_nodes(process: Process) -> list[str]:
+    """Return the names of known nodes, for a suggestion; empty if they are not available."""
+    try:
+        return [each["node"] for each in process.get("/nodes")["nodes"]]
+    except CommandFailed:
+        # Revoking must not fail for this, and may be urgent.
+        return []
+
+
+def revoke(options: RevokeOptions) -> None:
+    """Revoke the access, and print what was done."""
+    process, name = options.process("server"), options.positionals[0]
+    # Read first, because a revoked node is no longer listed.
+    known = _known_nodes(process)
+    result = process.post("/v1/revocations", node=name)
+    print(
+        output.as_json(result) if options.as_json else f"{output.shown(result['done'])}\n", end=""
+    )
+    meant = "" if name in known else did_you_mean(name, known)
+    if meant:
+        print(output.shown(f"nothing was known of {name!r}: {meant}"), file=sys.stderr)
+
+
+REVOKE = ClientCommand("revoke", "revoke a node's access", RevokeOptions, revoke)

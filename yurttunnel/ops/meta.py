@@ -17,13 +17,12 @@ from urllib.parse import unquote
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import MetricRegistry
-from yurttunnel.ops.admin.service import AdminSocket, admin_pages, process_page
+from yurttunnel.ops.admin_socket import AdminSocket, admin_pages, process_page
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.debug.pages import IsTunnelled, Page
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition_pieces
-from yurttunnel.ops.gc_freezing import GCFreezer
 from yurttunnel.ops.host_check import refusal
 from yurttunnel.ops.http_site import (
     AnyPage,
@@ -39,7 +38,7 @@ from yurttunnel.ops.http_site import (
 from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import log_level_filter
-from yurttunnel.ops.memory_trimming import MemoryTrimmer
+from yurttunnel.ops.memory import GCFreezer, MemoryTrimmer
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInReverse
 from yurttunnel.ops.slices import gather, json_pieces

@@ -15,7 +15,7 @@ from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
-from yurttunnel.ops.admin.service import AdminSocket
+from yurttunnel.ops.admin_socket import AdminSocket
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, as_json
 from yurttunnel.ops.http_site import PageResponse, text

@@ -1,11 +1,17 @@
-"""The parts list of a server without a cluster: its trust is an embedded authority."""
+"""The parts list of a server without a cluster, and its startup message.
+
+Its trust is an embedded authority.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from functools import partial
+from pathlib import Path
+from typing import TextIO
 
 from twisted.application.service import IService
+from twisted.logger import Logger
 
 from yurttunnel.ops.announcement import Announcement, terminal
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
@@ -13,7 +19,8 @@ from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import run_in_new_thread
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
-from yurttunnel.pki.directory import LockedDirectory
+from yurttunnel.pki.directory import LockedDirectory, StateError
+from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
 from yurttunnel.server.add_node_section import join_section
 from yurttunnel.server.admin import server_socket, standalone_pages
@@ -25,11 +32,15 @@ from yurttunnel.server.frontends.kubelet.middleware import (
     installed_makers,
 )
 from yurttunnel.server.history_file import HistoryFile
+from yurttunnel.server.join_command import (
+    agent_command,
+    command_with_token,
+    private_address_warning,
+)
 from yurttunnel.server.listeners import Trust, agent_listener, server_service
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
-from yurttunnel.server.startup_message import print_startup_message
 from yurttunnel.tunnel.reactor import IReactor
 
 
@@ -129,3 +140,58 @@ def _open_trust(
 def _plugins(reactor: IReactor, names: Sequence[str]) -> list[IMiddleware]:
     """Return the requested middlewares; plugins are searched for only if there are any."""
     return find_middlewares(reactor, names, installed_makers()) if names else []
+
+
+_log = Logger()
+
+
+def print_startup_message(
+    settings: Settings,
+    state_dir: Path,
+    status_page: str,
+    token: JoinTokenFile,
+    terminal: TextIO | None,
+) -> None:
+    """Print the message on the terminal, with the join token; without one, log it with the file.
+
+    Logs are stored and passed on, so they must not contain secrets.
+    """
+    file = state_dir.absolute() / JOIN_TOKEN_FILE
+    warning = private_address_warning(settings)
+    if terminal is None:
+        _log.info(
+            "ready; status page: {page}; join token: {file}; with a copy of that file on a node:"
+            " {command}{doubt}",
+            page=status_page,
+            file=str(file),
+            command=agent_command(settings, JOIN_TOKEN_FILE),
+            doubt=warning and f"; {warning}",
+        )
+        return
+    try:
+        held = token.read()
+    except StateError as error:
+        _log.warn("the join token cannot be shown: {error}", error=error)
+        return
+    if held is None:
+        # The next check recreates it.
+        return
+    command = command_with_token(settings, str(held))
+    print(_text(status_page, file, command, warning), file=terminal, flush=True)
+
+
+def _text(status_page: str, file: Path, command: str, warning: str) -> str:
+    shown = f"  {command}\n\n{warning}".rstrip()
+    return f"""
+The server is ready. Its status page is {status_page}
+
+To add a node, run this on it. Whoever has the token in it can add one:
+
+{shown}
+
+The token is in {file}, too; the server replaces it in time. In another terminal:
+
+  yurttunnel nodes                             which nodes are connected
+  yurttunnel forward add 9000=NODE/NODE:80     have port 9000 here lead to port 80 of one
+  yurttunnel token create                      another token
+"""

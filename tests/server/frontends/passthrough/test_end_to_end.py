@@ -30,9 +30,8 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES
 from yurttunnel.pki.caller_contexts import OptionalCallerContexts
-from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
+from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory, Refusal
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.frontends.passthrough.stats import Refusal
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.direct.reactor import with_transports

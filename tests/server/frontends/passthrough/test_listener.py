@@ -20,10 +20,9 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES, SERVICES
 from yurttunnel.server.frontends.calls import DialSettings
-from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
+from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory, Refusal
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
-from yurttunnel.server.frontends.passthrough.stats import Refusal
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.wire.codes import Code

@@ -15,9 +15,11 @@ incomplete ClientHellos the oldest is evicted: genuine callers send theirs at on
 
 from __future__ import annotations
 
+import enum
 import socket
+from collections import Counter
 from collections.abc import Callable, Collection
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from twisted.internet.interfaces import (
@@ -43,12 +45,44 @@ from yurttunnel.server.frontends.passthrough.original_destination import (
     SocketAddress,
     redirect_source,
 )
-from yurttunnel.server.frontends.passthrough.stats import PassthroughStats, Refusal
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
 from yurttunnel.server.handshake_failures import peer_address
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind, caller_at
+
+
+class Refusal(enum.Enum):
+    """Why a connection was rejected; the values are label values of a metric."""
+
+    PORT = "port"
+    """It was redirected from a port that is not passed through."""
+    OVERLOADED = "overloaded"
+    """There are too many others, or it was the oldest of too many without a ClientHello."""
+    TIMEOUT = "timeout"
+    """Its ClientHello was not complete in time."""
+    NOT_TLS = "not_tls"
+    """It does not begin with a ClientHello."""
+    UNKNOWN_NAME = "unknown_name"
+    """Its ClientHello names something other than a node behind the tunnel."""
+    NOT_CONNECTED = "not_connected"
+    """Its node has no agent connected."""
+    DIAL = "dial"
+    """The kubelet was not reached."""
+
+
+@dataclass(slots=True)
+class PassthroughStats:
+    """Totals since the process started.
+
+    A connection that is neither refused nor passed was closed by its caller, or was handled as on
+    --secure-port, because its ClientHello has no name.
+    """
+
+    connections: int = 0
+    passed: int = 0
+    refused: Counter[Refusal] = field(default_factory=Counter)
+
 
 HELLO_TIMEOUT = 10.0
 """Seconds from the connection to its complete ClientHello, as for the head of a request."""
