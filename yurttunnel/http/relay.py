@@ -168,6 +168,16 @@ class _Forwarding:
     """One exchange being forwarded; the sink and the upstream's producer of the request body."""
 
     _log = Logger()
+    _acquiring: Deferred[Any] | None = None
+    _upstream: ClientExchange | None = None
+    _transport: Any = None
+    _reused = False
+    _retried = False
+    _ended = False
+    # Which deadlines are pending, so that most exchanges look up at most one when they end.
+    _response_due = False
+    _upload_due = False
+    _body_start_due = False
 
     def __init__(
         self,
@@ -193,16 +203,6 @@ class _Forwarding:
         self._upgrade = requested_upgrade(exchange.head) if asks else None
         # The start of the body, buffered until there is a connection.
         self._body_start = BodyBuffer() if exchange.has_body else None
-        self._acquiring: Deferred[Any] | None = None
-        self._upstream: ClientExchange | None = None
-        self._transport: Any = None
-        self._reused = False
-        self._retried = False
-        self._ended = False
-        # Which deadlines are pending, so that most exchanges look up at most one when they end.
-        self._response_due = False
-        self._upload_due = False
-        self._body_start_due = False
 
     # -- getting a connection ------------------------------------------------------------------
 

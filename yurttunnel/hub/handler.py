@@ -167,7 +167,7 @@ class Hub:
             end_when_changed(self._filters, call, change is not None)
         if not self._health.online:
             self._offline.respond(call)
-        elif is_of_hub(call.request.options.continue_token):
+        elif (token := call.request.options.continue_token) and is_of_hub(token):
             send_failure(call.exchange, _NOT_CONTINUED)
         else:
             self._forwarder.forward(call, change)

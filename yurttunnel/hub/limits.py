@@ -36,7 +36,7 @@ class Limits:
     """
 
     def __init__(self, clock: IReactorTime, max_requests: int, max_watches: int) -> None:
-        self._clock = clock
+        self._now = clock.seconds
         # Keys: whether requests are long-running, and whether their clients use loopback.
         self._places = {
             (long_running, local): SharedLimit(0) for long_running in _EITHER for local in _EITHER
@@ -60,18 +60,17 @@ class Limits:
         long_running, verb = request.long_running, request.verb
         places = self._places[long_running, call.caller.local]
         share_holder = call.share_holder
-        if not places.has_room_for(share_holder):
+        if not places.take(share_holder):
             self.rejected += 1
             return False
-        places.add(share_holder, 1)
         self.in_flight[verb] += 1
-        began = self._clock.seconds()
+        began = self._now()
 
         def ended(_: object) -> None:
             places.add(share_holder, -1)
             self.in_flight[verb] -= 1
             if not long_running:
-                self.durations.observe(self._clock.seconds() - began)
+                self.durations.observe(self._now() - began)
 
         call.exchange.on_end(ended)
         return True

@@ -21,7 +21,7 @@ from collections.abc import Callable
 
 from yurttunnel.hub.configuration import ALL, CACHE_AGENTS, HubConfiguration
 from yurttunnel.hub.request.callers import PAGES, SERVICE_ACCOUNT
-from yurttunnel.hub.request.requests import ApiRequest, Caller, ResourceType
+from yurttunnel.hub.request.requests import ApiRequest, Caller
 
 DEFAULT_CLIENTS = frozenset(
     {
@@ -83,12 +83,15 @@ class Policy:
         """Return whether the response to a request is cached, and so may be served offline."""
         if caller.component in _NEVER_A_CLIENT:
             return False
-        if request.resource is None:
-            return request.verb == "get" and _is_document(request.path)
+        verb, resource = request.verb, request.resource
+        if resource is None:
+            return verb == "get" and _is_document(request.path)
         return (
-            request.verb in _CACHEABLE_VERBS
+            verb in _CACHEABLE_VERBS
             and request.subresource in _CACHEABLE_SUBRESOURCES
-            and _is_cacheable(request.resource, request.verb)
+            and resource.group not in _REVIEW_GROUPS
+            and (resource.group, resource.name) not in _NEVER_CACHED
+            and (resource.name != "events" or verb in _READ_VERBS)
             and (caller.wants_caching or self._is_cached_agent(caller.component))
         )
 
@@ -130,12 +133,6 @@ class Policy:
             self._evict(
                 lambda component: component not in removed or self._is_cached_agent(component)
             )
-
-
-def _is_cacheable(resource: ResourceType, verb: str) -> bool:
-    if resource.group in _REVIEW_GROUPS or (resource.group, resource.name) in _NEVER_CACHED:
-        return False
-    return resource.name != "events" or verb in _READ_VERBS
 
 
 def _is_document(path: str) -> bool:

@@ -61,8 +61,6 @@ class Page:
 
 def is_of_hub(token: str) -> bool:
     """Return whether a token continues a list that was begun offline."""
-    if not token:
-        return False
     match _content(token):
         case [mark, *_] if mark == _MARK:
             return True

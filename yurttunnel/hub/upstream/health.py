@@ -158,6 +158,8 @@ class Health(MultiService):
     ) -> None:
         super().__init__()
         self.online = False
+        self.known = not servers
+        """Whether the first checks have determined if the cloud is reachable."""
         self._logged: bool | None = None
         self._on_lost = on_lost
         self._callbacks: list[Callable[..., object]] = []
@@ -167,11 +169,6 @@ class Health(MultiService):
             each = ServerHealth(clock, server, check, settings, self._changed)
             each.setServiceParent(self)
             self.servers[server] = each
-
-    @property
-    def known(self) -> bool:
-        """Whether the first checks have determined if the cloud is reachable."""
-        return self.online or all(each.state is not State.UNKNOWN for each in self.servers.values())
 
     def on_change(self, callback: Callable[[bool], object]) -> None:
         """See ``IConnectivity``."""
@@ -195,6 +192,9 @@ class Health(MultiService):
         server.healthy = health.state is State.HEALTHY
         online = any(each.healthy for each in self.servers)
         has_changed, self.online = online is not self.online, online
+        self.known = online or all(
+            each.state is not State.UNKNOWN for each in self.servers.values()
+        )
         if server.healthy:
             _log.info("{server} is healthy", server=server)
         else:
