@@ -61,6 +61,9 @@ class RequestingConnection(ExchangeConnection, Protocol):
     def fail(self, text: str) -> None:
         """Abort the connection and fail the exchange."""
 
+    def abort(self) -> None:
+        """Abort the connection, without notifying the exchange."""
+
 
 @implementer(IClientExchange)
 class ClientExchange(ExchangeSide):
@@ -172,6 +175,12 @@ class ClientExchange(ExchangeSide):
         """See ``IClientExchange``."""
         if self._state is not _ENDED:
             self._connection.fail("the exchange was aborted")
+
+    def cancel(self) -> None:
+        """Abort as :meth:`abort` does, without notifying the receiver."""
+        if self._state is not _ENDED:
+            self._state = _ENDED
+            self._connection.abort()
 
     def complete(self) -> None:
         """Finish the sink and notify the receiver of the end; called by the connection."""

@@ -122,13 +122,13 @@ class Relay:
 
     def __init__(self, clock: IReactorTime, settings: RelaySettings | None = None) -> None:
         settings = settings or RelaySettings()
-        self.responses: Deadlines[_Forwarding] | None = None
+        self.responses: Deadlines[Forwarding] | None = None
         self.response_timeout = timeout = settings.response_timeout
         if timeout is not None:
-            self.responses = Deadlines(clock, timeout, _Forwarding.response_overdue)
+            self.responses = Deadlines(clock, timeout, Forwarding.response_overdue)
         self.upload_timeout = UPLOAD_TIMEOUT if timeout is None else timeout
-        self.uploads = Deadlines(clock, self.upload_timeout, _Forwarding.upload_overdue)
-        self.body_starts = Deadlines(clock, BODY_START_TIMEOUT, _Forwarding.body_is_slow)
+        self.uploads = Deadlines(clock, self.upload_timeout, Forwarding.upload_overdue)
+        self.body_starts = Deadlines(clock, BODY_START_TIMEOUT, Forwarding.body_is_slow)
         self.closing = Deadlines(clock, settings.linger, SplicedSide.close_overdue)
 
     def forward(
@@ -152,7 +152,10 @@ class Relay:
         The request is retried, once and on a new connection, only if it has a safe method, no body
         and no upgrade, and a reused connection was closed before the first byte of a response.
         """
-        _Forwarding(self, exchange, acquire, request, describe, origin, long_running, added).begin()
+        given = _GivenForwarding(self, exchange, long_running)
+        given.request, given.origin, given.added = request, origin, added
+        given.acquiring, given.describing = acquire, describe
+        given.begin()
 
     def close(self) -> None:
         """Stop the timers; the owners of the connections close them."""
@@ -164,10 +167,24 @@ class Relay:
 
 
 @implementer(IResponseReceiver, IBodySink, IPushProducer)
-class _Forwarding:
-    """One exchange being forwarded; the sink and the upstream's producer of the request body."""
+class Forwarding:
+    """One exchange being forwarded; the sink and the upstream's producer of the request body.
 
+    Subclasses define how to connect (``acquire``, ``describe``), and set ``request`` and ``origin``
+    before :meth:`start`. They may override what happens to the exchange: ``respond``, ``switch``,
+    ``fail`` and ``abort``, ``deliver_body`` and ``pause_body``. After a failure, :meth:`start`
+    sends the request again.
+    """
+
+    request: ForwardedRequest
+    """The request, without ``added``."""
+    origin: object
+    """The origin, whose text begins error messages."""
+    added: Fields = ()
+    """The fields that are sent for this exchange only."""
     _log = Logger()
+    # The start of the body, buffered until there is a connection.
+    _body_start: BodyBuffer | None = None
     _acquiring: Deferred[Any] | None = None
     _upstream: ClientExchange | None = None
     _transport: Any = None
@@ -179,48 +196,69 @@ class _Forwarding:
     _upload_due = False
     _body_start_due = False
 
-    def __init__(
-        self,
-        relay: Relay,
-        exchange: IExchange,
-        acquire: Acquire,
-        request: ForwardedRequest,
-        describe: Describe,
-        origin: object,
-        long_running: bool,
-        added: Fields,
-    ) -> None:
+    def __init__(self, relay: Relay, exchange: IExchange, long_running: bool) -> None:
+        self.exchange = exchange
         self._relay = relay
-        self._added = added
         self._long_running = long_running
-        self._exchange = exchange
-        self._acquire = acquire
-        self._request = request
-        self._describe = describe
-        self._origin = origin
         # Checked first because few requests have the field.
         asks = b"upgrade" in exchange.head.by_name
         self._upgrade = requested_upgrade(exchange.head) if asks else None
-        # The start of the body, buffered until there is a connection.
-        self._body_start = BodyBuffer() if exchange.has_body else None
+
+    # -- what subclasses define or change ------------------------------------------------------
+
+    def acquire(
+        self, *, fresh: bool, upload: bool, upgrade: bool
+    ) -> Deferred[ClientConnection] | ClientConnection:
+        """Return a connection, as :class:`Acquire` does."""
+        raise NotImplementedError
+
+    def describe(self, failure: Failure) -> tuple[int, str]:
+        """Return the status and the message for a failed connection, as :data:`Describe` does."""
+        raise NotImplementedError
+
+    def respond(self, head: ResponseHead, upstream: ClientExchange) -> None:
+        """Send the response with ``head``, whose body is that of ``upstream``."""
+        self.exchange.respond_from(head.status, head.end_to_end(), upstream, head.reason)
+
+    def fail(self, status: int, text: str) -> None:
+        """Send an error response: the attempt has failed."""
+        self.exchange.fail(status, text)
+
+    def abort(self) -> None:
+        """Abort the exchange: the response that has begun is incomplete."""
+        self.exchange.abort()
+
+    def deliver_body(self) -> None:
+        """Deliver the request body to this object."""
+        self.exchange.deliver_body(self)
+
+    def pause_body(self) -> None:
+        """Pause the request body."""
+        self.exchange.pauseProducing()
 
     # -- getting a connection ------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Acquire a connection once it can be used; stop when the client disconnects."""
-        exchange = self._exchange
-        exchange.on_end(self._client_ended)
-        if self._ended:
-            return
+        """Start, and stop when the exchange ends, for example because the client disconnects."""
+        self.exchange.on_end(self.client_ended)
+        if not self._ended:
+            self.start()
+
+    def start(self) -> None:
+        """Acquire a connection once it can be used, and send the request."""
+        self._retried = False
+        exchange = self.exchange
         if not exchange.has_body:
             self._connect(fresh=False, upload=False)
-        elif exchange.head.values(b"expect"):
+            return
+        self._body_start = BodyBuffer()
+        if exchange.head.values(b"expect"):
             # The client sends no body until the origin has responded 100.
             self._connect(fresh=False, upload=True)
         else:
             self._body_start_due = True
             self._relay.body_starts.add(self)
-            exchange.deliver_body(self)
+            self.deliver_body()
 
     def body_is_slow(self) -> None:
         """Connect with an incomplete body: its time is over."""
@@ -232,58 +270,61 @@ class _Forwarding:
         if not buffer.complete:
             if buffer.size < BODY_START:
                 return
-            self._exchange.pauseProducing()
+            self.pause_body()
         if self._body_start_due:
             self._body_start_due = False
             self._relay.body_starts.discard(self)
             self._connect(fresh=False, upload=not buffer.complete)
 
     def _connect(self, fresh: bool, upload: bool) -> None:
-        acquiring = self._acquire(fresh=fresh, upload=upload, upgrade=self._upgrade is not None)
+        acquiring = self.acquire(fresh=fresh, upload=upload, upgrade=self._upgrade is not None)
         # Not isinstance(acquiring, Deferred): that is an abstract class, whose check is slow.
         if isinstance(acquiring, ClientConnection):
             self._connected(acquiring)
             return
         self._acquiring = acquiring
         # Neither callback raises; assigned to satisfy mypy.
-        _ = acquiring.addCallbacks(self._connected, self._connect_failed)
+        _ = acquiring.addCallbacks(self._acquired, self._connect_failed)
+
+    def _acquired(self, connection: ClientConnection) -> None:
+        if self._acquiring is None:
+            # It was cancelled in the moment in which the connection was acquired.
+            connection.close()
+            return
+        self._acquiring = None
+        self._connected(connection)
 
     def _connect_failed(self, failure: Failure) -> None:
-        self._acquiring = None
-        if self._ended:
-            # The client has disconnected.
+        if self._acquiring is None:
+            # It was cancelled, for example because the client has disconnected.
             return
+        self._acquiring = None
         if isinstance(failure.value, ExchangeFailed):
             # There was a connection, but it was closed at once.
             self.exchange_ended(failure.value)
             return
         if failure.check(PoolBusy):
-            self._exchange.fail(503, f"{self._origin}: {failure.value}")
+            self.fail(503, f"{self.origin}: {failure.value}")
             return
         try:
-            status, text = self._describe(failure)
+            status, text = self.describe(failure)
         except Exception:
             self._defect()
         else:
-            self._exchange.fail(status, text)
+            self.fail(status, text)
 
     def _defect(self) -> None:
         self._log.failure("Defect: an HTTP request could not be forwarded")
-        self._exchange.fail(500, "internal error: see the log of the server")
+        self.fail(500, "internal error: see the log of the server")
 
     # -- the request ---------------------------------------------------------------------------
 
     def _connected(self, connection: ClientConnection) -> None:
-        self._acquiring = None
-        if self._ended:
-            # The client disconnected in the moment in which the connection was acquired.
-            connection.close()
-            return
-        exchange = self._exchange
+        exchange = self.exchange
         self._reused = connection.requests > 0
         self._transport = connection.transport
         try:
-            written = self._request.written(exchange.has_body, self._upgrade, self._added)
+            written = self.request.written(exchange.has_body, self._upgrade, self.added)
             self._upstream = upstream = connection.send(written, self)
         except ExchangeFailed as error:
             self.exchange_ended(error)
@@ -299,7 +340,7 @@ class _Forwarding:
         if exchange.head.values(b"expect"):
             self._body_start = None
             self._start_response_timeout()
-            exchange.deliver_body(self)
+            self.deliver_body()
             return
         buffer, self._body_start = self._body_start, None
         assert buffer is not None
@@ -334,7 +375,7 @@ class _Forwarding:
             self._cancel_response_timeout()
         responses, upstream = self._relay.responses, self._upstream
         long_running = self._long_running and (upstream is None or upstream.request_complete)
-        if responses is not None and not (long_running or self._exchange.head_sent or self._ended):
+        if responses is not None and not (long_running or self.exchange.head_sent or self._ended):
             self._response_due = True
             responses.add(self)
 
@@ -354,16 +395,16 @@ class _Forwarding:
         if not self._upload_due:
             self._upload_due = True
             self._relay.uploads.add(self)
-        self._exchange.pauseProducing()
+        self.pause_body()
 
     def resumeProducing(self) -> None:
         """Resume the request body."""
         self._cancel_upload_timeout()
-        self._exchange.resumeProducing()
+        self.exchange.resumeProducing()
 
     def stopProducing(self) -> None:
         """Stop the request body; the end of the upstream exchange follows with the reason."""
-        self._exchange.stopProducing()
+        self.exchange.stopProducing()
 
     # -- the response --------------------------------------------------------------------------
 
@@ -372,7 +413,7 @@ class _Forwarding:
         upstream = self._upstream
         if head.status == 100 and upstream is not None and not upstream.request_complete:
             self._cancel_response_timeout()
-        self._exchange.send_informational(head.status, head.end_to_end())
+        self.exchange.send_informational(head.status, head.end_to_end())
 
     def response_received(self, head: ResponseHead) -> None:
         """Forward the response, or join the connections after a 101."""
@@ -381,25 +422,26 @@ class _Forwarding:
         self._cancel_response_timeout()
         try:
             if head.status == 101:
-                self._switch(head)
+                self.switch(head)
             else:
-                self._exchange.respond_from(head.status, head.end_to_end(), upstream, head.reason)
+                self.respond(head, upstream)
         except Exception:
             # A middleware may be third-party code. Without a consumer of the body, the end of the
             # connection would not be noticed either, and the client would wait forever.
             self._defect()
             upstream.abort()
 
-    def _switch(self, head: ResponseHead) -> None:
+    def switch(self, head: ResponseHead) -> None:
+        """Join the connections after a 101."""
         upstream = self._upstream
         assert upstream is not None
         fields = head.end_to_end()
         fields.append((b"Connection", b"Upgrade"))
         fields += [(b"Upgrade", value) for value in head.values(b"upgrade")]
         client_side, origin_side = join(
-            self._exchange.transport, self._transport, self._relay.closing
+            self.exchange.transport, self._transport, self._relay.closing
         )
-        self._exchange.switch(101, head.reason, fields, client_side)
+        self.exchange.switch(101, head.reason, fields, client_side)
         upstream.switch(origin_side)
         # From now on each side ends the other.
         self._upstream = None
@@ -417,10 +459,8 @@ class _Forwarding:
         self._time_out(f"no data of the request body was accepted for {seconds:g} seconds")
 
     def _time_out(self, text: str) -> None:
-        upstream, self._upstream = self._upstream, None
-        self._exchange.fail(504, f"{self._origin}: {text}")
-        if upstream is not None:
-            upstream.abort()
+        self.stop()
+        self.fail(504, f"{self.origin}: {text}")
 
     # -- the end -------------------------------------------------------------------------------
 
@@ -438,19 +478,19 @@ class _Forwarding:
         if self._may_retry(error):
             self._retried = True
             self._connect(fresh=True, upload=False)
-        elif self._exchange.head_sent:
-            self._exchange.abort()
+        elif self.exchange.head_sent:
+            self.abort()
         else:
-            self._exchange.fail(502, f"{self._origin}: {error}")
+            self.fail(502, f"{self.origin}: {error}")
 
     def _may_retry(self, error: ExchangeFailed) -> bool:
         return (
             error.unanswered
             and self._reused
             and not self._retried
-            and not self._exchange.has_body
+            and not self.exchange.has_body
             and self._upgrade is None
-            and self._request.method in _SAFE
+            and self.request.method in _SAFE
         )
 
     def _cancel_timeouts(self) -> None:
@@ -460,9 +500,13 @@ class _Forwarding:
             self._body_start_due = False
             self._relay.body_starts.discard(self)
 
-    def _client_ended(self, error: ExchangeFailed | None) -> None:
-        """Release the upstream connection: the exchange with the client has ended."""
+    def client_ended(self, error: ExchangeFailed | None) -> None:
+        """Stop: the exchange with the client has ended."""
         self._ended = True
+        self.stop()
+
+    def stop(self) -> None:
+        """Release the upstream connection, or stop acquiring it."""
         self._body_start = None
         if self._response_due or self._upload_due or self._body_start_due:
             self._cancel_timeouts()
@@ -471,4 +515,21 @@ class _Forwarding:
             acquiring.cancel()
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
-            upstream.abort()
+            upstream.cancel()
+
+
+class _GivenForwarding(Forwarding):
+    """A forwarding whose connection and description come from given functions."""
+
+    acquiring: Acquire
+    describing: Describe
+
+    def acquire(
+        self, *, fresh: bool, upload: bool, upgrade: bool
+    ) -> Deferred[ClientConnection] | ClientConnection:
+        """Return a connection."""
+        return self.acquiring(fresh=fresh, upload=upload, upgrade=upgrade)
+
+    def describe(self, failure: Failure) -> tuple[int, str]:
+        """Return the status and the message for a failed connection."""
+        return self.describing(failure)

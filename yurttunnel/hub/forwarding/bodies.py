@@ -34,9 +34,8 @@ _MAX_INFLATED_PIECE = 256 * 1024
 class _Wrapped:
     """The body of ``source``, which passes through the ``_before`` of a subclass."""
 
-    def __init__(self, source: IBodySource) -> None:
-        self._source = source
-        self.has_body = source.has_body
+    _source: IBodySource
+    has_body: bool
 
     def deliver_body(self, sink: IBodySink) -> None:
         """See ``IBodySource``."""
@@ -71,7 +70,8 @@ class WrappedBody(_Wrapped):
     """The body of ``source``, passed through the sink that ``wrap`` puts before its own."""
 
     def __init__(self, source: IBodySource, wrap: Callable[[IBodySink], IBodySink]) -> None:
-        super().__init__(source)
+        self._source = source
+        self.has_body = source.has_body
         self._wrap = wrap
 
     def _before(self, sink: IBodySink) -> IBodySink:
@@ -91,7 +91,8 @@ class InlineParse(_Wrapped):
     def __init__(
         self, source: IBodySource, cacher: ICacher, on_error: Callable[[Exception], object]
     ) -> None:
-        super().__init__(source)
+        self._source = source
+        self.has_body = source.has_body
         self._cacher: ICacher | None = cacher
         self._read = cacher.read
         self._on_error = on_error
@@ -104,9 +105,14 @@ class InlineParse(_Wrapped):
     def take_whole(self) -> bytes | None:
         """See ``IBodySource``."""
         body = self._source.take_whole()
-        if body is not None:
-            self._parse(body)
-            self._end()
+        cacher = self._cacher
+        if body is not None and cacher is not None:
+            try:
+                cacher.read(body)
+                cacher.end()
+            except Exception as error:
+                # The client gets the body regardless of any error.
+                self._fail(error)
         return body
 
     def write(self, data: bytes) -> None:

@@ -158,12 +158,11 @@ class WatchCacher:
 
 
 class _Buffering:
-    """Buffers a body of at most ``max_size`` bytes."""
+    """Buffers a body of at most ``_max_size`` bytes in ``_pieces``, which subclasses set."""
 
-    def __init__(self, max_size: int) -> None:
-        self._max_size = max_size
-        self._size = 0
-        self._pieces: list[bytes] = []
+    _max_size: int
+    _size = 0
+    _pieces: list[bytes]
 
     def read(self, data: bytes) -> Sequence[object]:
         """Buffer the next piece; return nothing."""
@@ -193,6 +192,8 @@ class ObjectCacher(_Buffering):
     the object, with the version that watches report for the deletion.
     """
 
+    _max_size = MAX_ITEM
+
     def __init__(
         self,
         codec: ICodec,
@@ -201,7 +202,7 @@ class ObjectCacher(_Buffering):
         should_cache: ItemPredicate | None,
         on_deleted: Callable[[str], object] | None = None,
     ) -> None:
-        super().__init__(MAX_ITEM)
+        self._pieces = []
         self._codec = codec
         self._cache = cache
         self._collection = collection
@@ -237,6 +238,8 @@ class ObjectCacher(_Buffering):
 class DocumentCacher(_Buffering):
     """Caches a document; while incomplete, it is charged to ``share_holder`` in ``places``."""
 
+    _max_size = MAX_DOCUMENT
+
     def __init__(
         self,
         cache: ICache,
@@ -246,7 +249,7 @@ class DocumentCacher(_Buffering):
         places: SharedLimit,
         share_holder: str | None,
     ) -> None:
-        super().__init__(MAX_DOCUMENT)
+        self._pieces = []
         self._cache = cache
         self._path = path
         self._form = form

@@ -18,25 +18,24 @@ from __future__ import annotations
 import enum
 import math
 import re
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from http import HTTPStatus
 
 from twisted.internet.defer import CancelledError, Deferred, fail
-from twisted.internet.interfaces import IDelayedCall, IProtocol, IReactorTime
+from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
+from yurttunnel.http import relay
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.client_exchange import ClientExchange
 from yurttunnel.http.connection import declared_length
 from yurttunnel.http.deadlines import Deadlines
 from yurttunnel.http.errors import ApiFailure, RequestFailed
-from yurttunnel.http.exchange_wrapper import ExchangeWrapper
-from yurttunnel.http.fields import Fields, requested_upgrade
-from yurttunnel.http.head import RequestHead
-from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource
-from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
+from yurttunnel.http.fields import Fields
+from yurttunnel.http.head import RequestHead, ResponseHead
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySource
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.cached_response import CachedResponse
 from yurttunnel.hub.forwarding.cached_watches import CachedWatches
@@ -100,7 +99,8 @@ class Forwarder:
         self.cached_watches = cached_watches
         self.tokens = tokens
         self.offline = offline
-        self.relay = Relay(clock, RelaySettings(response_timeout=RESPONSE_TIMEOUT))
+        settings = relay.RelaySettings(response_timeout=RESPONSE_TIMEOUT)
+        self.relay = relay.Relay(clock, settings)
         self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
 
     def forward(self, call: HubCall, change: Change | None = None) -> None:
@@ -138,65 +138,63 @@ class _State(enum.Enum):
     OFFLINE = enum.auto()
 
 
-class Forwarding(ExchangeWrapper):
-    """A single request; for the relay it is the exchange of each attempt in turn."""
+# Unpacked once: an attribute access to an enum costs as much as a function call.
+_TRYING, _RESPONDED, _OFFLINE = _State
+
+
+class Forwarding(relay.Forwarding):
+    """A single request, which is started again for each server."""
+
+    _body: RepeatableBody | None = None
+    _state = _TRYING
+    _server: Server | None = None
+    _tried: tuple[Server, ...] = ()
+    # Whether no server can have received any part of the current attempt.
+    _unsent = True
+    # Whether the response is a watch, which does not end by itself.
+    _is_watch = False
+    _client_timer: IDelayedCall | None = None
 
     def __init__(
         self, forwarder: Forwarder, call: HubCall, change: Change | None, owner: str | None
     ) -> None:
-        super().__init__(call.exchange)
+        super().__init__(forwarder.relay, call.exchange, call.request.long_running)
         self._forwarder = forwarder
         self._call = call
         self._plan: ResponsePlan | None = forwarder.responses.plan(call, change, owner)
         self._is_filtered = change is not None
-        self._long_running = call.request.long_running
-        self._body: RepeatableBody | None = None
-        if self.has_body:
+        if call.exchange.has_body:
             self._body = RepeatableBody(call.exchange, MAX_REPEATABLE_BODY)
-        self._state = _State.TRYING
-        self._server: Server | None = None
-        self._tried: tuple[Server, ...] = ()
-        # Whether no server can have received any part of the current attempt.
-        self._unsent = True
-        self._attempt_ended: Callable[[ExchangeFailed | None], object] | None = None
-        self._over = False
-        # Whether the response is a watch, which does not end by itself.
-        self._is_watch = False
-        self._client_timer: IDelayedCall | None = None
 
     def begin(self) -> None:
-        """Try the first server."""
-        self.exchange.on_end(self._exchange_ended)
-        if self._over:
-            return
+        """Try the first server, and serve the request from the cache before a client's timeout."""
         if self._plan is not None and self._plan.client:
-            self._start_client_timer()
-        self._try()
+            seconds = client_timeout(self._call)
+            if seconds is not None:
+                self._client_timer = self._forwarder.clock.callLater(
+                    seconds - CLIENT_TIMEOUT_MARGIN, self._client_timeout_near
+                )
+        super().begin()
 
     # -- attempts ------------------------------------------------------------------------------
 
-    def _try(self) -> None:
+    def start(self) -> None:
+        """Try the next server."""
         forwarder = self._forwarder
         server = forwarder.balancer.pick(self._tried)
         if server is None:
             self._no_server_left()
             return
-        self._server = server
+        self._server = self.origin = server
         self._tried = (*self._tried, server)
         self._unsent = False
+        self.request = self._request_to(server)
         forwarder.slow.add(self)
-        forwarder.relay.forward(
-            self,
-            self._acquire,
-            self._request_to(server),
-            self._describe,
-            origin=server,
-            long_running=self._long_running,
-        )
+        super().start()
 
-    def _request_to(self, server: Server) -> ForwardedRequest:
+    def _request_to(self, server: Server) -> relay.ForwardedRequest:
         """Return the request for a server."""
-        head = self.head
+        head = self.exchange.head
         made, kind = head.derived(_built_requests), (server, self._is_filtered)
         found = made.get(kind)
         if found is None:
@@ -204,12 +202,13 @@ class Forwarding(ExchangeWrapper):
                 (b"Host", server.authority),
                 *_forwarded_fields(head.fields, self._is_filtered),
             ]
-            found = made[kind] = ForwardedRequest(head.method, head.target, fields)
+            found = made[kind] = relay.ForwardedRequest(head.method, head.target, fields)
         return found
 
-    def _acquire(
+    def acquire(
         self, *, fresh: bool, upload: bool, upgrade: bool
     ) -> Deferred[ClientConnection] | ClientConnection:
+        """Return a connection to the server of the current attempt."""
         server = self._server
         assert server is not None
         if fresh and not server.healthy:
@@ -240,7 +239,8 @@ class Forwarding(ExchangeWrapper):
             self._unsent = True
         return failure
 
-    def _describe(self, failure: Failure) -> tuple[int, str]:
+    def describe(self, failure: Failure) -> tuple[int, str]:
+        """Return the status and the message for a failed connection."""
         self._unsent = True
         error = failure.value
         if isinstance(error, RequestFailed):
@@ -248,16 +248,6 @@ class Forwarding(ExchangeWrapper):
         if not failure.check(CancelledError):
             _log.failure("Defect: connecting to {server} failed", failure, server=self._server)
         return 502, f"{self._server}: the connection attempt was cancelled"
-
-    def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
-        """See ``IExchange``; the relay gets the end of the attempt."""
-        self._attempt_ended = callback
-
-    def _end_attempt(self) -> None:
-        self._forwarder.slow.discard(self)
-        ended, self._attempt_ended = self._attempt_ended, None
-        if ended is not None:
-            ended(None)
 
     def is_slow(self) -> None:
         """Check the server that is slow; if it is healthy, continue to wait.
@@ -270,17 +260,15 @@ class Forwarding(ExchangeWrapper):
             self._forwarder.slow.add(self)
 
     def fail(self, status: int, text: str) -> None:
-        """See ``IExchange``: the attempt has failed."""
-        if self._state is not _State.TRYING or status < 502:
-            self._response_begins(0)
-            send_failure(self.exchange, RequestFailed(status, text))
-            return
-        server = self._server
-        self._end_attempt()
-        if server is not None:
-            self._forwarder.health.suspect(server)
-        if self._is_repeatable():
-            self._try()
+        """Try the next server: the attempt has failed; or send the error response."""
+        is_of_server = self._state is _TRYING and status >= 502
+        if is_of_server:
+            self._forwarder.slow.discard(self)
+            self.stop()
+            if self._server is not None:
+                self._forwarder.health.suspect(self._server)
+        if is_of_server and self._is_repeatable():
+            self.start()
         else:
             self._response_begins(0)
             send_failure(self.exchange, RequestFailed(status, text))
@@ -292,25 +280,25 @@ class Forwarding(ExchangeWrapper):
         """
         if self._body is not None:
             return self._unsent and self._body.repeatable
-        is_safe = self.head.method in _SAFE and requested_upgrade(self.head) is None
+        is_safe = self.request.method in _SAFE and self._upgrade is None
         return self._unsent or is_safe
 
-    def deliver_body(self, sink: IBodySink) -> None:
-        """See ``IBodySource``; called for each attempt."""
+    def deliver_body(self) -> None:
+        """Deliver the request body, from the start for each attempt."""
         assert self._body is not None
-        self._body.deliver(sink)
+        self._body.deliver(self)
 
-    def pauseProducing(self) -> None:
-        """See ``IPushProducer``."""
+    def pause_body(self) -> None:
+        """Pause the request body."""
         if self._body is not None:
             self._body.paused = True
-        self.exchange.pauseProducing()
+        super().pause_body()
 
     # -- the response --------------------------------------------------------------------------
 
     def _response_begins(self, status: int) -> None:
         """Record that the API has responded; the status is 0 for failures of the hub."""
-        self._state = _State.RESPONDED
+        self._state = _RESPONDED
         self._forwarder.slow.discard(self)
         if self._client_timer is not None:
             self._client_timer.cancel()
@@ -318,10 +306,11 @@ class Forwarding(ExchangeWrapper):
         if self._call.caller.token and status:
             _report_token(self._forwarder.tokens, self._call, status)
 
-    def respond_from(
-        self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
-    ) -> None:
-        """See ``IExchange``: the response has arrived."""
+    def respond(self, head: ResponseHead, upstream: ClientExchange) -> None:
+        """Send the response, which has arrived, to the client, and cache or change it."""
+        status = head.status
+        fields: Fields = head.end_to_end()
+        source: IBodySource = upstream
         self._response_begins(status)
         if status >= 502 and self._server is not None:
             self._forwarder.health.suspect(self._server)
@@ -329,11 +318,11 @@ class Forwarding(ExchangeWrapper):
             if self._call.request.verb == "delete" and self._is_dry_deletion():
                 self._plan.client = ""
             fields, source = self._forwarder.responses.body(
-                self._plan, status, fields, source, self.exchange.abort
+                self._plan, head, fields, upstream, self.exchange.abort
             )
         if self._call.request.verb == "watch":
             self._is_watch = status < 400 and declared_length(fields) is None
-        self.exchange.respond_from(status, fields, source, reason)
+        self.exchange.respond_from(status, fields, source, head.reason)
 
     def _is_dry_deletion(self) -> bool:
         """Whether it may be a dry run; clients request it in the body of a DELETE."""
@@ -342,13 +331,13 @@ class Forwarding(ExchangeWrapper):
         options = self._body.whole
         return options is None or may_be_dry_run(options)
 
-    def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
-        """See ``IExchange``."""
-        self._response_begins(status)
-        self.exchange.switch(status, reason, fields, protocol)
+    def switch(self, head: ResponseHead) -> None:
+        """Join the connections after a 101."""
+        self._response_begins(head.status)
+        super().switch(head)
 
     def abort(self) -> None:
-        """See ``IExchange``: the response has been aborted.
+        """Abort the exchange: the API server has aborted the response.
 
         A watch is ended normally instead, as the API ends each watch from time to time, and the
         client resumes after its last event. The response of a rejected watch has no events, and a
@@ -361,11 +350,11 @@ class Forwarding(ExchangeWrapper):
         else:
             self.exchange.abort()
 
-    def _exchange_ended(self, error: ExchangeFailed | None) -> None:
-        self._over = True
-        if self._state is _State.TRYING:
+    def client_ended(self, error: ExchangeFailed | None) -> None:
+        """Stop: the exchange with the client has ended."""
+        if self._state is _TRYING:
             self._response_begins(0)
-        self._end_attempt()
+        super().client_ended(error)
         plan, self._plan = self._plan, None
         # An aborted watch also ends without an error. A list may still be waiting to be parsed.
         is_left = error is not None or self._call.request.verb == "watch"
@@ -373,14 +362,6 @@ class Forwarding(ExchangeWrapper):
             plan.cacher.abandon()
 
     # -- offline -------------------------------------------------------------------------------
-
-    def _start_client_timer(self) -> None:
-        """Set a timer to serve the request from the cache before the client's timeout."""
-        seconds = client_timeout(self._call)
-        if seconds is not None:
-            self._client_timer = self._forwarder.clock.callLater(
-                seconds - CLIENT_TIMEOUT_MARGIN, self._client_timeout_near
-            )
 
     def _client_timeout_near(self) -> None:
         self._client_timer = None
@@ -394,11 +375,11 @@ class Forwarding(ExchangeWrapper):
 
     def _abandon_servers(self) -> bool:
         """Abandon the API servers, if none has responded; return whether this was done."""
-        if self._state is not _State.TRYING:
+        if self._state is not _TRYING:
             return False
-        self._end_attempt()
+        self.stop()
         self._response_begins(0)
-        self._state = _State.OFFLINE
+        self._state = _OFFLINE
         return True
 
     def _no_server_left(self) -> None:
@@ -471,7 +452,7 @@ def _timeout(head: RequestHead) -> float:
     return math.inf
 
 
-def _built_requests(head: RequestHead) -> dict[tuple[Server, bool], ForwardedRequest]:
+def _built_requests(head: RequestHead) -> dict[tuple[Server, bool], relay.ForwardedRequest]:
     """Return the requests built from a head, by server and whether responses are changed."""
     return {}
 

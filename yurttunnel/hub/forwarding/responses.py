@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -13,10 +14,10 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.fields import Fields
-from yurttunnel.http.head import RequestHead
+from yurttunnel.http.head import RequestHead, ResponseHead
 from yurttunnel.http.interfaces import IBodySink, IBodySource
 from yurttunnel.http.shared_limit import SharedLimit
-from yurttunnel.hub.cache.interfaces import ICache, IIncomingList
+from yurttunnel.hub.cache.interfaces import ICache, IIncomingList, Scope
 from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.bodies import (
@@ -34,6 +35,7 @@ from yurttunnel.hub.forwarding.caching import (
     DocumentCacher,
     IAbandonable,
     ICacher,
+    ItemPredicate,
     ListCacher,
     ObjectCacher,
     WatchCacher,
@@ -50,7 +52,7 @@ from yurttunnel.hub.media.interfaces import ICodec, Item
 from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.accept import document_form, json_forms, response_form
 from yurttunnel.hub.request.dry_run import is_dry_run
-from yurttunnel.hub.request.requests import Form, HubCall, ListOptions
+from yurttunnel.hub.request.requests import HubCall, ListOptions
 from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
@@ -83,6 +85,16 @@ class ResponsePlan:
     change: Change | None
     cacher: IAbandonable | None = None
     """The reader of the body, once there is one."""
+
+
+class _Target(NamedTuple):
+    """How a response is read, and where its objects are cached."""
+
+    codec: ICodec
+    scope: Scope
+    cache: ICache | None
+    should_cache: ItemPredicate | None
+    is_recent: Callable[[bytes], bool]
 
 
 class ResponseHandler:
@@ -126,14 +138,15 @@ class ResponseHandler:
     def body(
         self,
         plan: ResponsePlan,
-        status: int,
+        head: ResponseHead,
         fields: Fields,
         source: IBodySource,
         abort: Callable[[], object],
     ) -> tuple[Fields, IBodySource]:
-        """Return the response for the client; ``abort()`` aborts it."""
-        call = plan.call
-        types, codings = _content_fields(fields)
+        """Return the fields and the body for the client; ``abort()`` aborts the response."""
+        call, status = plan.call, head.status
+        types = head.by_name.get(b"content-type")
+        codings = [each.lower() for each in head.by_name.get(b"content-encoding", ())]
         if not types or call.exchange.head.method == b"HEAD":
             return fields, source
         if call.request.resource is None:
@@ -149,17 +162,14 @@ class ResponseHandler:
                 )
                 return fields, self._parse_inline(plan, document, codings, source)
             return fields, source
-        # With filters, only the forms that they can process were requested.
-        forms = call.forms if plan.change is None else json_forms(call.forms)
-        form_found = response_form(types[0], forms)
-        codec = None if form_found is None else codec_for(form_found)
-        if form_found is None or codec is None:
+        target = self._target(plan, types[0])
+        if target is None:
             return fields, source
         if status == 404:
             self._remove_missing(plan)
         if status not in _CACHEABLE_STATUSES:
             return fields, source
-        cacher, wrap_sink, listing = self._objects(plan, form_found, codec)
+        cacher, wrap_sink, listing = self._objects(plan, target)
         if wrap_sink is None:
             return fields, self._parse_inline(plan, cacher, codings, source, listing)
         plan.cacher = cacher
@@ -183,14 +193,27 @@ class ResponseHandler:
             plan.client, str(request.resource), request.namespace, request.name, version
         )
 
-    def _objects(
-        self,
-        plan: ResponsePlan,
-        form: Form,
-        codec: ICodec,
-    ) -> tuple[ICacher, SinkWrapper | None, IIncomingList | None]:
-        """Return the reader of the body, the change of the body, and the list in the cache."""
-        request, change = plan.call.request, plan.change
+    def _target(self, plan: ResponsePlan, content_type: bytes) -> _Target | None:
+        """Return how a response is read and cached, ``None`` if its form is not known here.
+
+        The target is stored with the head of the request, because most requests are repeated.
+        """
+        kind = plan.client, plan.change is None, content_type
+        targets = plan.call.exchange.head.derived(_targets)
+        if kind not in targets:
+            # Over time one head may have responses of many kinds.
+            targets.clear()
+            targets[kind] = self._make_target(plan, content_type)
+        return targets[kind]
+
+    def _make_target(self, plan: ResponsePlan, content_type: bytes) -> _Target | None:
+        call, request = plan.call, plan.call.request
+        # With filters, only the forms that they can process were requested.
+        forms = call.forms if plan.change is None else json_forms(call.forms)
+        form = response_form(content_type, forms)
+        codec = None if form is None else codec_for(form)
+        if form is None or codec is None:
+            return None
         try:
             scope = scope_of(plan.client, request, form)
         except RequestFailed:
@@ -198,10 +221,22 @@ class ResponseHandler:
             # cached, but filters are applied.
             scope = scope_of("", replace(request, options=ListOptions()), form)
         is_cached_scope = scope.collection.client and len(scope.collection.view) <= MAX_VIEW
-        cache = self._cache if is_cached_scope else None
         # A pod without a node may be the successor of the one that runs here.
-        kubelet = plan.call.caller.component == "kubelet"
-        should_cache = _has_node if kubelet and request.resource == PODS else None
+        kubelet = call.caller.component == "kubelet"
+        return _Target(
+            codec,
+            scope,
+            self._cache if is_cached_scope else None,
+            _has_node if kubelet and request.resource == PODS else None,
+            partial(self._recent.is_recent, (scope.collection, request.path)),
+        )
+
+    def _objects(
+        self, plan: ResponsePlan, target: _Target
+    ) -> tuple[ICacher, SinkWrapper | None, IIncomingList | None]:
+        """Return the reader of the body, the change of the body, and the list in the cache."""
+        codec, scope, cache, should_cache, is_recent = target
+        request, change = plan.call.request, plan.change
         wrap_sink: SinkWrapper | None = None
         listing: IIncomingList | None = None
         cacher: ICacher
@@ -226,8 +261,7 @@ class ResponseHandler:
             if change is not None:
                 wrap_sink = changed_object(one, change)
             elif request.verb == "get":
-                key = scope.collection, request.path
-                one.is_recent = partial(self._recent.is_recent, key)
+                one.is_recent = is_recent
         return cacher, wrap_sink, listing
 
     def _parse_inline(
@@ -305,22 +339,9 @@ def _is_shard(head: RequestHead) -> bool:
     return _SHARD.search(head.target) is not None
 
 
-_TYPE, _CODING = b"content-type", b"content-encoding"
-_LENGTHS = frozenset({len(_TYPE), len(_CODING)})
-
-
-def _content_fields(fields: Fields) -> tuple[list[bytes], list[bytes]]:
-    """Return the values of ``Content-Type``, and of ``Content-Encoding`` in lower case."""
-    types, codings = [], []
-    for name, value in fields:
-        # Few other fields have names of the same length.
-        if len(name) in _LENGTHS:
-            lower = name.lower()
-            if lower == _TYPE:
-                types.append(value)
-            elif lower == _CODING:
-                codings.append(value.lower())
-    return types, codings
+def _targets(head: RequestHead) -> dict[tuple[str, bool, bytes], _Target | None]:
+    """Return the targets of the responses to a request, by client, change and content type."""
+    return {}
 
 
 def _has_node(item: Item) -> bool:
