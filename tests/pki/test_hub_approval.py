@@ -7,7 +7,7 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.pki.test_approval import NAMESPACE, SERVER, template_request
+from tests.pki.signing_requests import NAMESPACE, SERVER, template_request
 from yurttunnel.pki.approval import decide, lookups
 from yurttunnel.pki.approval_decision import Facts, Lookups, Reason
 from yurttunnel.pki.approval_requests import Kind, is_for_tunnel, recognize

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.kube.fakes import FakeEvents, FakeKubeClient
 from tests.logged import Logged
-from tests.pki.test_approval import (
+from tests.pki.signing_requests import (
     AGENT,
     BOUND_TO_POD,
     KUBELET,

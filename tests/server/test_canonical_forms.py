@@ -19,7 +19,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
-from tests.pki.test_approval import NAMESPACE, node, request_pem, signing_request
+from tests.pki.signing_requests import NAMESPACE, node, request_pem, signing_request
 from tests.pki.world import World
 from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.hellos import message, records, server_name
@@ -40,11 +40,7 @@ from yurttunnel.pki.approval import decide
 from yurttunnel.pki.approval_decision import Facts
 from yurttunnel.pki.approval_requests import recognize
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused
-from yurttunnel.pki.identity import (
-    BadIdentifiers,
-    identity_from_certificate,
-    parse_identifiers,
-)
+from yurttunnel.pki.identity import BadIdentifiers, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.names import BadIdentity, check_node_name
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
 from yurttunnel.server.audit import Audit

@@ -25,9 +25,13 @@ NOW = 1_750_000_000
 """The time at which tests begin: 2025-06-15T15:06:40Z."""
 
 PODS_PATH = "/api/v1/namespaces/default/pods"
+WEB = f"{PODS_PATH}/web"
+MAPS = "/api/v1/namespaces/default/configmaps"
 
 MERGE = "application/merge-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
+JSON_PATCH = "application/json-patch+json"
+APPLY = "application/apply-patch+yaml"
 
 
 def pod(name="web", **spec):
@@ -40,6 +44,11 @@ def pod(name="web", **spec):
         "metadata": metadata,
         "spec": {"containers": containers, **spec},
     }
+
+
+def config_map(name="settings", **data):
+    """Make a ConfigMap."""
+    return {"metadata": {"name": name}, "data": data}
 
 
 def node(name="edge-1", port=10250, **spec):
