@@ -52,15 +52,15 @@ class _Page(Resource):
 
     def __init__(self, crowd: Crowd, desired: int) -> None:
         super().__init__()
-        self._crowd = crowd
+        self._agents = crowd
         self._desired = desired
 
     def render_GET(self, request: Request) -> bytes:
         """Return the state of the agents."""
-        stats = self._crowd.stats()
+        stats = self._agents.stats()
         connected = len(stats.connected_since)
         if request.path == b"/readyz":
-            ready = self._crowd.has_certificates and connected >= self._desired
+            ready = self._agents.has_certificates and connected >= self._desired
             request.setResponseCode(200 if ready else 503)
             return f"{connected} are connected\n".encode()
         if request.path == b"/figures":
@@ -75,7 +75,7 @@ class _Page(Resource):
             return b"no such page\n"
         arguments: Any = request.args
         self._desired = int(arguments[b"count"][0])
-        self._crowd.connect(self._desired, float(arguments[b"rate"][0]))
+        self._agents.connect(self._desired, float(arguments[b"rate"][0]))
         return b"ok\n"
 
 

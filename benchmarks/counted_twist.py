@@ -29,7 +29,7 @@ def _count(frame: FrameType, event: str, argument: Any) -> None:
         _c += 1
 
 
-def _tell(*signal_and_frame: object) -> None:
+def _print_counts(*signal_and_frame: object) -> None:
     # The calls of this function are not counted.
     sys.setprofile(None)
     path = f"calls.{os.getpid()}"
@@ -47,7 +47,7 @@ def main() -> None:
     # The garbage collector of CPython 3.11.2 follows stale references in suspended generators of a
     # profiled program, and crashes.
     gc.disable()
-    signal.signal(signal.SIGUSR1, _tell)
+    signal.signal(signal.SIGUSR1, _print_counts)
     sys.setprofile(_count)
     runpy.run_module("twisted", run_name="__main__")
 

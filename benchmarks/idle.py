@@ -15,7 +15,7 @@ FURTHER_AGENTS = 50
 RATE = 50.0
 """The number of agents that connect each second, to spread their handshakes."""
 
-CALM = 2.0
+SETTLE_SECONDS = 2.0
 """Seconds from the last event until memory is measured."""
 
 
@@ -29,7 +29,7 @@ def measure(directory: Path, settings: Settings) -> dict[str, float]:
         server = stack.enter_context(Server(directory, settings, authority))
         agent = stack.enter_context(Agent(directory, settings, "edge-1", server, server.agent_port))
         # Wait until the processes are idle.
-        time.sleep(CALM)
+        time.sleep(SETTLE_SECONDS)
         before = resident(server.pid)
         both = before + resident(agent.pid)
         many = ManyAgents(directory, settings, server, FURTHER_AGENTS, FURTHER_AGENTS)
@@ -37,7 +37,7 @@ def measure(directory: Path, settings: Settings) -> dict[str, float]:
         many.have_certificates(60)
         many.connect(FURTHER_AGENTS, RATE, 60)
         # Wait until the processes are idle.
-        time.sleep(CALM)
+        time.sleep(SETTLE_SECONDS)
         growth = resident(server.pid) - before
         return {
             "memory": both / 2**20,

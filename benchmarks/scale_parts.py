@@ -23,7 +23,7 @@ ENROLLING = 200
 RATE = 250.0
 """The maximum number of agents that connect each second in the part ``growth``."""
 
-CALM = 2.0
+SETTLE_SECONDS = 2.0
 """Seconds from the last event until memory is measured."""
 
 PINGS = 10.0
@@ -105,7 +105,7 @@ class World:
     def memory(self) -> int:
         """Return the memory of the idle server in bytes."""
         # Wait until the process is idle.
-        time.sleep(CALM)
+        time.sleep(SETTLE_SECONDS)
         return resident(self.server.pid)
 
     def processor(self) -> float:

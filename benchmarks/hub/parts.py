@@ -13,20 +13,20 @@ from benchmarks.hub.hub import NODE_PATH, Hub
 from benchmarks.processes import BenchmarkFailed
 from benchmarks.run import Unit
 
-CALM = 2.0
+SETTLE_SECONDS = 2.0
 """Seconds from the start until memory is measured."""
 
 RELEASE_SECONDS = 20.0
 """Seconds from the last event until memory is measured: within 15 the hub returns freed memory to
 the kernel (:mod:`yurttunnel.ops.memory`)."""
 
-ASKING = 0.25
+POLL_SECONDS = 0.25
 """Seconds between requests while the API does not respond."""
 
 MAX_OUTAGE_SECONDS = 40.0
 """The timeout in seconds for a hub to detect that the API is silent, or responds again."""
 
-_KEPT_MEGABYTES = 1.0
+_MIN_WRITTEN_MEGABYTES = 1.0
 """The minimum that caching a list writes, even if it is compressed well."""
 
 _MEGABYTE, _MILLISECOND = 1e6, 1e3
@@ -84,7 +84,7 @@ def _list(bench: Bench, hub: Hub, media: str, cost: float) -> Iterator[Figure]:
             hub.finish_work()
             cpu_of.ours.append(hub.processor() - worked)
             bytes_of.ours.append((hub.written() - wrote) / _MEGABYTE)
-        if written.ours[-1] < _KEPT_MEGABYTES:
+        if written.ours[-1] < _MIN_WRITTEN_MEGABYTES:
             raise hub.failed(f"kept nothing of a list as {media} that had changed")
     yield from (direct, seconds, cpu, written, again, again_cpu, again_written)
 
@@ -112,7 +112,7 @@ def memory(bench: Bench) -> Iterator[Figure]:
     peak = Figure(Demand("resident: peak", Unit.MEBIBYTES, 200))
     with bench.hub() as hub:
         # Wait until the process is idle.
-        time.sleep(CALM)
+        time.sleep(SETTLE_SECONDS)
         idle.ours.append(hub.resident())
         for media in ("json", "protobuf"):
             for _ in range(2):
@@ -198,7 +198,7 @@ def _fall(hub: Hub) -> tuple[float, float]:
         asking.append(threading.Thread(target=ask, args=(path,)))
         asking[-1].start()
         # The requests are spread over the whole time.
-        time.sleep(ASKING)
+        time.sleep(POLL_SECONDS)
     fell = time.monotonic() - began
     for each in asking:
         each.join()

@@ -21,10 +21,10 @@ class CommandLineTests(SynchronousTestCase):
 
     def refused(self, *arguments):
         """Return the error about an invalid command line."""
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
             self.assertRaises(SystemExit, parse, arguments)
-        return said.getvalue()
+        return output.getvalue()
 
     def test_a_run_is_long_unless_it_is_to_be_quick(self):
         """The scale follows --quick."""
@@ -105,7 +105,7 @@ class ReportTests(SynchronousTestCase):
         self.assertIn(" 100 us/request ", first)
         self.assertIn(" 2.00 s/GB ", second)
 
-    def test_costs_stand_beside_what_they_are_to_be(self):
+    def test_costs_are_shown_with_their_requirement(self):
         """If a line has a requirement for them."""
         demanding = dataclasses.replace(line(), reach_cost=42e-6)
         _, costs = report.costs([result(demanding, [1.0])])

@@ -41,7 +41,7 @@ class RunTests(SynchronousTestCase):
 class ResultTests(SynchronousTestCase):
     """The results of the runs of a line."""
 
-    def test_each_run_is_held_against_the_peers_run_before_it(self):
+    def test_each_run_is_compared_with_the_peers_previous_run(self):
         """Ratios are those of neighboring runs, not of medians."""
         peer = [run(100.0), run(10.0)]
         ours = [run(50.0), run(10.0)]

@@ -24,10 +24,10 @@ class CommandLineTests(SynchronousTestCase):
 
     def test_an_unknown_part_is_refused_with_the_known_ones(self):
         """The error lists the existing parts."""
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
             self.assertRaises(SystemExit, parse, ["--only", "nonsense"])
-        self.assertIn("outage", said.getvalue())
+        self.assertIn("outage", output.getvalue())
 
 
 class FigureTests(SynchronousTestCase):

@@ -21,13 +21,13 @@ class StreamModuleTests(SynchronousTestCase):
         directory.mkdir()
         module = directory / "ngx_stream_module.so"
         module.touch()
-        told = f"configure arguments: --modules-path={directory} --with-stream=dynamic"
-        self.assertEqual(stream_module(told), f"load_module {module};")
+        configuration = f"configure arguments: --modules-path={directory} --with-stream=dynamic"
+        self.assertEqual(stream_module(configuration), f"load_module {module};")
 
-    def test_a_missing_module_is_said_with_its_package(self):
+    def test_a_missing_module_is_reported_with_its_package(self):
         """On Debian the module is a separate package."""
         directory = self.mktemp()
-        told = f"configure arguments: --modules-path={directory} --with-stream=dynamic"
-        error = self.assertRaises(BenchmarkFailed, stream_module, told)
+        configuration = f"configure arguments: --modules-path={directory} --with-stream=dynamic"
+        error = self.assertRaises(BenchmarkFailed, stream_module, configuration)
         self.assertIn(directory, str(error))
         self.assertIn("libnginx-mod-stream", str(error))

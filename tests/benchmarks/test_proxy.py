@@ -28,11 +28,11 @@ class CommandLineTests(SynchronousTestCase):
 
     def test_an_unknown_part_is_refused_with_the_known_ones(self) -> None:
         """The error lists the existing parts."""
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        printed = io.StringIO()
+        with contextlib.redirect_stderr(printed):
             self.assertRaises(SystemExit, parse, ["--only", "nonsense"])
         for name in PARTS:
-            self.assertIn(name, said.getvalue())
+            self.assertIn(name, printed.getvalue())
 
     def test_kernel_mode_has_parts_and_a_record_of_its_own(self) -> None:
         """They have the names of those of user mode if they do the same."""
@@ -44,7 +44,7 @@ class CommandLineTests(SynchronousTestCase):
 class ManifestTests(SynchronousTestCase):
     """The proxy gets a Service with one endpoint for each protocol."""
 
-    def test_the_proxy_takes_it_without_a_problem(self) -> None:
+    def test_the_proxy_accepts_it(self) -> None:
         """It is read like a user's file."""
         path = Path(self.mktemp()).with_suffix(".json")
         path.write_text(json.dumps(manifest(["192.0.2.1"], 8080, 5353)))

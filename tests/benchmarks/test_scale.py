@@ -29,12 +29,12 @@ class CommandLineTests(SynchronousTestCase):
 
     def test_one_agent_has_nothing_to_be_compared_with(self) -> None:
         """The error has the required minimum."""
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
             self.assertRaises(SystemExit, parse, ["--agents", "1"])
-        self.assertIn("--agents must be at least 2", said.getvalue())
+        self.assertIn("--agents must be at least 2", output.getvalue())
 
-    def test_the_steps_end_with_the_agents_that_are_asked_for(self) -> None:
+    def test_the_last_step_has_the_requested_agents(self) -> None:
         """--agents removes larger steps, and is itself the last one."""
         self.assertEqual(up_to((1, 100, 1000), None), (1, 100, 1000))
         self.assertEqual(up_to((1, 100, 1000), 300), (1, 100, 300))
@@ -61,7 +61,7 @@ class RunTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Shorten the waits that thousands of agents need."""
-        self.patch(scale_parts, "CALM", 0.1)
+        self.patch(scale_parts, "SETTLE_SECONDS", 0.1)
         self.patch(scale_parts, "PINGS", 0.5)
         self.patch(scale_parts, "ENROLLING", 2)
         directory = tempfile.TemporaryDirectory(prefix="yurttunnel-scale-")

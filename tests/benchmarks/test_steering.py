@@ -32,7 +32,7 @@ def printed(seconds):
 class FigureTests(SynchronousTestCase):
     """Figures and their requirements."""
 
-    def test_what_holds(self):
+    def test_verdicts(self):
         """The bound itself suffices, as maximum and minimum; some figures have no requirement."""
         self.assertTrue(Figure("nft", "edge-set", "x", 1.0, most=1.0).holds)
         self.assertFalse(Figure("nft", "edge-set", "x", 1.1, most=1.0).holds)
@@ -68,10 +68,10 @@ class FigureTests(SynchronousTestCase):
 
     def test_too_few_nodes(self):
         """Fewer nodes than the reference are rejected."""
-        said = io.StringIO()
-        with contextlib.redirect_stderr(said):
+        output = io.StringIO()
+        with contextlib.redirect_stderr(output):
             self.assertRaises(SystemExit, parse, ["--nodes", "99"])
-        self.assertIn("at least 100", said.getvalue())
+        self.assertIn("at least 100", output.getvalue())
 
 
 class RunTests(TestCase):

@@ -136,7 +136,7 @@ class ClusterTests(SynchronousTestCase):
         self.assertRaises(NotFound, first.get, "/nodes/nobody")
         self.assertIn("port-forward", self.calls()[-1])
 
-    def test_forwarded_behind_warnings(self) -> None:
+    def test_forwarded_after_warnings(self) -> None:
         """Warnings of kubectl or its credential plugins are not taken for errors."""
         warnings = ("WARNING: the plugin is deprecated", "", "W1201 loader.go:222] no config")
         self.answers({"/nodes": [200, "[]"]}, warnings)

@@ -58,7 +58,7 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertIn("is a pipe, which can be read only once", errors.getvalue())
         self.assertEqual(1, ended.code)
 
-    def test_one_that_cannot_be_looked_at(self):
+    def test_inaccessible_path(self):
         """A path that cannot be examined is reported with the error."""
         errors = io.StringIO()
         self.patch(sys, "stderr", errors)
@@ -75,13 +75,13 @@ class ConfigCheckTests(SynchronousTestCase):
         self.assertEqual(0, status)
         self.assertIn("FILE is valid for yurttunnel agent\n", output)
 
-    def test_what_a_program_needs_beside_it(self):
+    def test_missing_required_flag(self):
         """A required flag that is missing from the file may be on the command line."""
         output, errors, status = self.check("v = 2", "--program=agent")
         self.assertEqual(("", 0), (errors, status))
         self.assertIn("--node-name is missing", output)
 
-    def test_what_is_wrong(self):
+    def test_errors(self):
         """An error is one line with the file and the key."""
         for text, expected in {
             'forwards = ["a"]\nstandalone = true': (
@@ -104,7 +104,7 @@ class ConfigCheckTests(SynchronousTestCase):
             self.assertTrue(errors.startswith(f"yurttunnel config check: {expected}"), errors)
             self.assertEqual(1, errors.count("\n"))
 
-    def test_a_file_that_is_not_there(self):
+    def test_missing_file(self):
         """A missing file is reported."""
         self.path.write_text("")
         command, arguments = all_commands().find(["config", "check", f"{self.path}-"])

@@ -40,11 +40,13 @@ class DiagnosingTestCase(SynchronousTestCase):
         """Make both directories with the same subdirectories, and capture the subject."""
         directory = tempfile.TemporaryDirectory()
         self.addCleanup(directory.cleanup)
-        self.there, self.here = (Path(directory.name, name) for name in ("there", "here"))
-        for path in (self.there, self.here):
+        self.process_directory, self.working_directory = (
+            Path(directory.name, name) for name in ("there", "here")
+        )
+        for path in (self.process_directory, self.working_directory):
             Path(path, "state", "pki").mkdir(parents=True)
         self.addCleanup(os.chdir, os.getcwd())
-        os.chdir(self.here)
+        os.chdir(self.working_directory)
         self.patch(command, "diagnose", self.written)
 
     def written(self, subject: Subject, output: Path | None, screen: TextIO) -> int:
@@ -61,13 +63,15 @@ class DiagnosingTestCase(SynchronousTestCase):
             [*WAITING, program, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=self.there,
+            cwd=self.process_directory,
             env={"HOME": "/home/u"},
         )
         self.addCleanup(child.communicate, b"\n")
         # The command line is readable once the process has started.
         child.stdout.readline()
-        found = SimpleNamespace(path=self.there / "state" / SOCKET, pid=lambda: child.pid)
+        found = SimpleNamespace(
+            path=self.process_directory / "state" / SOCKET, pid=lambda: child.pid
+        )
         self.patch(ClientOptions, "process", lambda options, program: found)
 
     def diagnose(self, *flags: str) -> None:
@@ -82,43 +86,48 @@ class DirectoryTests(DiagnosingTestCase):
 
     def test_relative_paths(self) -> None:
         """Relative paths are resolved in the process's working directory."""
-        key = self.there / "state" / "pki" / "node.key"
+        key = self.process_directory / "state" / "pki" / "node.key"
         key.write_text(SECRET)
         key.chmod(0o644)
         self.start("hub", *HUB, "--root-dir=state", "--disk-cache-path=cache")
         for flags in ((), ("-o", "bundle.tar.gz")):
             self.diagnose(*flags)
-            self.assertEqual((key.parent, self.there / "cache"), self.subject.directories)
+            self.assertEqual(
+                (key.parent, self.process_directory / "cache"), self.subject.directories
+            )
             self.assertEqual(
                 (f"{key} holds a secret and is open to other users: chmod 0600 it.",),
                 self.findings,
             )
-            self.assertEqual(self.here, self.from_where)
+            self.assertEqual(self.working_directory, self.from_where)
 
     def test_files(self) -> None:
         """Paths of files are resolved in the same way; absolute paths are unchanged."""
-        for given, meant in ("ca.crt", self.there / "ca.crt"), ("/ca.crt", Path("/ca.crt")):
-            self.start("server", "--standalone", "--state-dir=state", f"--kubelet-ca={given}")
+        for flag_path, expected in (
+            ("ca.crt", self.process_directory / "ca.crt"),
+            ("/ca.crt", Path("/ca.crt")),
+        ):
+            self.start("server", "--standalone", "--state-dir=state", f"--kubelet-ca={flag_path}")
             self.diagnose()
-            self.assertEqual((meant,), self.subject.files)
-            self.assertEqual((self.there / "state",), self.subject.directories)
+            self.assertEqual((expected,), self.subject.files)
+            self.assertEqual((self.process_directory / "state",), self.subject.directories)
 
-    def test_a_directory_that_is_gone(self) -> None:
+    def test_a_removed_directory(self) -> None:
         """A process whose working directory was removed is diagnosed without relative paths."""
-        self.there = self.there / "gone"
-        self.there.mkdir()
+        self.process_directory = self.process_directory / "gone"
+        self.process_directory.mkdir()
         self.start("hub", *HUB, "--root-dir=state", "--disk-cache-path=/cache")
-        self.there.rmdir()
+        self.process_directory.rmdir()
         self.diagnose()
         self.assertEqual(Path("/cache"), self.subject.directories[1])
 
     def test_without_a_working_directory(self) -> None:
         """The command works in a removed working directory, and stays in it."""
         self.start("hub", *HUB, "--root-dir=state", "--disk-cache-path=/cache")
-        gone = self.here / "gone"
-        gone.mkdir()
-        os.chdir(gone)
-        gone.rmdir()
+        removed = self.working_directory / "gone"
+        removed.mkdir()
+        os.chdir(removed)
+        removed.rmdir()
         self.patch(command, "diagnose", lambda subject, output, screen: 0)
         self.diagnose("-o", "/bundle.tar.gz")
         self.assertRaises(FileNotFoundError, Path.cwd)
@@ -129,21 +138,21 @@ class DirectoryTests(DiagnosingTestCase):
         for program, flags in (("server", ()), ("agent", AGENT)):
             self.start(program, "--standalone", *flags)
             self.diagnose()
-            self.assertEqual((self.there / "state",), self.subject.directories)
+            self.assertEqual((self.process_directory / "state",), self.subject.directories)
 
 
-class ToldTests(DiagnosingTestCase):
+class ProcessAnswersTests(DiagnosingTestCase):
     """The process's own answers take precedence, since --config files may have changed."""
 
     def setUp(self) -> None:
         """Make the process answer."""
         super().setUp()
-        self.told = {"program": "yurttunnel-agent", "status_page": "http://[::1]:4711/"}
-        self.patch(Process, "get", lambda process, page: self.told)
-        self.config = self.there / "agent.toml"
+        self.process_page = {"program": "yurttunnel-agent", "status_page": "http://[::1]:4711/"}
+        self.patch(Process, "get", lambda process, page: self.process_page)
+        self.config = self.process_directory / "agent.toml"
         self.config.write_text("standalone = true\nmeta-port = 10300\n")
 
-    def test_a_port_that_takes_a_restart(self) -> None:
+    def test_a_port_that_requires_a_restart(self) -> None:
         """The meta port comes from the process, not from the changed file."""
         self.start("agent", *AGENT, "--config=agent.toml")
         self.diagnose()
@@ -154,16 +163,16 @@ class ToldTests(DiagnosingTestCase):
         self.start("agent", *AGENT, "--config=agent.toml")
         for break_it in (lambda: self.config.write_text("v = []"), self.config.unlink):
             break_it()
-            beside = io.StringIO()
-            with contextlib.redirect_stderr(beside):
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors):
                 self.diagnose()
-            self.assertRegex(beside.getvalue(), "^the flags of the process are not .*agent.toml")
+            self.assertRegex(errors.getvalue(), "^the flags of the process are not .*agent.toml")
             self.assertEqual("yurttunnel-agent", self.subject.program)
             self.assertEqual(("::1", 4711), (self.subject.meta_host, self.subject.meta_port))
-            self.assertEqual((self.there / "state",), self.subject.directories)
+            self.assertEqual((self.process_directory / "state",), self.subject.directories)
             self.assertEqual(("--join-token",), self.subject.secret_flags)
 
-    def test_a_broken_file_of_one_that_hangs(self) -> None:
+    def test_a_broken_file_of_a_hanging_process(self) -> None:
         """An invalid file is an error if the process hangs, since its meta port is unknown."""
 
         def hang(process: Process, page: str) -> None:

@@ -98,10 +98,10 @@ class AnswerTests(SynchronousTestCase):
         self.assertIn(b"POST /v1/revocations?node=edge-%FF HTTP/1.1\r\n", self.request)
 
 
-class NoAnswerTests(SynchronousTestCase):
+class UnusableSocketTests(SynchronousTestCase):
     """Processes that cannot be queried."""
 
-    def test_below_what_is_gone(self) -> None:
+    def test_in_a_removed_directory(self) -> None:
         """In a removed working directory relative paths are rejected and absolute ones accepted."""
         self.addCleanup(os.chdir, os.getcwd())
         with tempfile.TemporaryDirectory() as directory:
@@ -110,7 +110,7 @@ class NoAnswerTests(SynchronousTestCase):
         self.assertIn("state is below the working directory, which was removed", str(error))
         self.assertEqual(Path("/state", SOCKET), discovery.process_in(Path("/state")).path)
 
-    def test_the_socket_in_place_of_its_directory(self) -> None:
+    def test_a_socket_instead_of_its_directory(self) -> None:
         """The path of a socket in place of its directory is reported with the path to give."""
         with tempfile.TemporaryDirectory() as directory, socket.socket(socket.AF_UNIX) as listening:
             path = Path(directory, SOCKET)
@@ -118,7 +118,7 @@ class NoAnswerTests(SynchronousTestCase):
             error = self.assertRaises(CommandFailed, Process(path / SOCKET).get, "/v1/process")
         self.assertEqual(f"{path} is not a directory: name the one that has {SOCKET}", str(error))
 
-    def test_who_asks_for_the_pid(self) -> None:
+    def test_query_for_the_pid(self) -> None:
         """A query for the process id reports the same errors as one for a page."""
         with tempfile.TemporaryDirectory() as directory:
             for path in (Path(directory, SOCKET), Path(directory, "a" * 100, SOCKET)):
@@ -127,7 +127,7 @@ class NoAnswerTests(SynchronousTestCase):
                 self.assertEqual(str(error), str(self.assertRaises(CommandFailed, process.pid)))
 
 
-class SilentTests(SynchronousTestCase):
+class HangingProcessTests(SynchronousTestCase):
     """A process that listens but hangs."""
 
     def setUp(self) -> None:
@@ -151,8 +151,8 @@ class SilentTests(SynchronousTestCase):
         """A process whose backlog is full is reported as running, without waiting."""
         with socket.socket(socket.AF_UNIX) as waiting:
             waiting.connect(str(self.path))
-            for ask in (self.process.pid, lambda: self.process.get("/v1/process")):
-                error = self.assertRaises(NoResponse, ask)
+            for query in (self.process.pid, lambda: self.process.get("/v1/process")):
+                error = self.assertRaises(NoResponse, query)
                 self.assertEqual(
                     f"{self.path}: it runs, but does not take the connections that wait",
                     str(error),
@@ -162,7 +162,7 @@ class SilentTests(SynchronousTestCase):
         """The kernel returns the process id although the process hangs."""
         self.assertEqual(os.getpid(), self.process.pid())
 
-    def test_it_may_be_meant(self) -> None:
+    def test_error_suggests_state_dir(self) -> None:
         """The error asks for --state-dir and does not suggest starting a second process."""
         error = self.assertRaises(
             CommandFailed, discovery.select_process, None, "server", [self.process]
@@ -174,7 +174,7 @@ class SilentTests(SynchronousTestCase):
         )
 
 
-class OneTests(SynchronousTestCase):
+class SelectionTests(SynchronousTestCase):
     """Selection among several processes."""
 
     def setUp(self) -> None:
@@ -194,17 +194,17 @@ class OneTests(SynchronousTestCase):
         named = None if state_dir is None else Path(state_dir)
         return str(discovery.select_process(named, "server", processes).path)
 
-    def test_the_only_one(self) -> None:
+    def test_only_server(self) -> None:
         """The only server is selected, whatever else runs; --state-dir takes precedence."""
         self.assertEqual("/1/server/s", self.select_process("/1/server/s", "/1/agent/s"))
         self.assertEqual(f"/x/{SOCKET}", self.select_process("/1/server/s", state_dir="/x"))
 
-    def test_beside_a_silent_one(self) -> None:
+    def test_with_a_hanging_process(self) -> None:
         """A process that does not respond is reported beside the server, or as a candidate."""
-        beside = io.StringIO()
-        with contextlib.redirect_stderr(beside):
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors):
             self.assertEqual("/1/server/s", self.select_process("/2/silent/s", "/1/server/s"))
-        self.assertEqual("passed over: /2/silent/s: it runs\n", beside.getvalue())
+        self.assertEqual("passed over: /2/silent/s: it runs\n", errors.getvalue())
         with self.assertRaisesRegex(CommandFailed, "^what runs in /2/silent, /3/silent does not"):
             self.select_process("/1/agent/s", "/2/silent/s", "/3/silent/s")
 

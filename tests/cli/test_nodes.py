@@ -27,7 +27,7 @@ class MergedTests(SynchronousTestCase):
 
     def test_the_best_counts(self) -> None:
         """The best state that any server reports counts."""
-        told = merged(
+        reported = merged(
             [
                 [node("b", "lost"), node("a", "absent", None), node("c", "waiting")],
                 [node("a", "lost"), node("b", "connected"), node("c", "lost")],
@@ -35,48 +35,48 @@ class MergedTests(SynchronousTestCase):
         )
         self.assertEqual(
             [("a", "lost"), ("b", "connected"), ("c", "waiting")],
-            [(each["node"], each["state"]) for each in told],
+            [(each["node"], each["state"]) for each in reported],
         )
 
-    def test_who_has_it_tells(self) -> None:
+    def test_session_takes_precedence(self) -> None:
         """A server with a session takes precedence over one that reaches the node through it."""
         ways = [node("a", "connected", None, through="server-2")], [node("a", "connected")]
         for order in (ways, ways[::-1]):
-            [told] = merged(order)
-            self.assertIsNone(told["through"])
+            [reported] = merged(order)
+            self.assertIsNone(reported["through"])
 
     def test_nothing(self) -> None:
         """Without servers or nodes the result is empty."""
         self.assertEqual([], merged([]))
         self.assertEqual([], merged([[], []]))
 
-    def test_nobody_has_come(self) -> None:
+    def test_no_nodes(self) -> None:
         """An empty list has its headings, and a note on how to add a node."""
         options = NodesOptions()
         options.parseOptions([])
         self.patch(NodesOptions, "servers", lambda options: [])
-        shown, beside = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
+        shown, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(errors):
             nodes(options)
         self.assertEqual(["NODE", "STATE"], shown.getvalue().split()[:2])
-        self.assertIn("yurttunnel token create prints the command", beside.getvalue())
+        self.assertIn("yurttunnel token create prints the command", errors.getvalue())
 
 
-class Told:
+class FakeServer:
     """A server that reports some nodes, or has gone since it was found."""
 
     name = ""
 
-    def __init__(self, *known) -> None:
-        self.known = known
+    def __init__(self, *nodes_found) -> None:
+        self.nodes_found = nodes_found
 
     def get(self, page: str):
         """Return the page."""
-        if not self.known:
+        if not self.nodes_found:
             raise CommandFailed("kubectl: pods s-1 not found")
         if page == "/nodes":
-            return {"nodes": list(self.known)}
-        found = [each for each in self.known if page == f"/nodes/{each['node']}"]
+            return {"nodes": list(self.nodes_found)}
+        found = [each for each in self.nodes_found if page == f"/nodes/{each['node']}"]
         if not found:
             raise NotFound("s-2 has no such page")
         return found[0]
@@ -85,79 +85,90 @@ class Told:
 NODE = node("a", "connected", rtt_seconds=None, streams=None, version="", address="", reason="")
 
 
-class GoneTests(SynchronousTestCase):
+class StoppedServerTests(SynchronousTestCase):
     """Servers that stop between discovery and query, as in a rolling update."""
 
     def setUp(self) -> None:
         """Capture the output."""
-        self.shown, self.beside = io.StringIO(), io.StringIO()
-        self.looks: list[list[Told]] = []
+        self.shown, self.errors = io.StringIO(), io.StringIO()
+        self.queries: list[list[FakeServer]] = []
         self.patch(time, "sleep", lambda seconds: None)
 
     def run_command(self, options, act, *arguments: str) -> None:
         """Run a command; each query finds the servers of the next look."""
 
         def servers(options):
-            if not self.looks:
+            if not self.queries:
                 raise KeyboardInterrupt
-            found = self.looks.pop(0)
+            found = self.queries.pop(0)
             for number, each in enumerate(found, 1):
                 each.name = f"s-{number}"
             return found
 
         self.patch(type(options), "servers", servers)
         options.parseOptions(arguments)
-        with contextlib.redirect_stdout(self.shown), contextlib.redirect_stderr(self.beside):
+        with contextlib.redirect_stdout(self.shown), contextlib.redirect_stderr(self.errors):
             act(options)
 
-    def test_the_others_are_asked(self) -> None:
+    def test_other_servers_are_shown(self) -> None:
         """The nodes of the other servers are shown, and the failed query is reported."""
         for options, act, words in (
             (NodesOptions(), nodes, ()),
             (NodeOptions(), told_of_one, ("a",)),
         ):
-            self.looks = [[Told(), Told(NODE)]]
+            self.queries = [[FakeServer(), FakeServer(NODE)]]
             self.run_command(options, act, *words)
         self.assertEqual(2, self.shown.getvalue().count("connected"))
-        self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
+        self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.errors.getvalue())
 
-    def test_nobody_is_left(self) -> None:
+    def test_no_server_responds(self) -> None:
         """If no server responds, the command fails with the reason."""
-        self.looks = [[Told(), Told()]]
+        self.queries = [[FakeServer(), FakeServer()]]
         with self.assertRaisesRegex(CommandFailed, "pods s-1 not found"):
             self.run_command(NodesOptions(), nodes)
 
-    def test_a_node_that_nobody_knows(self) -> None:
+    def test_unknown_node(self) -> None:
         """An unknown node is reported as such, although one server does not respond."""
-        known = [Told(), Told(NODE, {**NODE, "node": "edge-1"})]
-        for name, meant in (("b", "yurttunnel nodes lists what is"), ("egde-1", "did you mean")):
-            self.looks = [known, known]
-            with self.assertRaisesRegex(CommandFailed, f"nothing is known of '{name}': {meant}"):
+        servers_found = [FakeServer(), FakeServer(NODE, {**NODE, "node": "edge-1"})]
+        for name, hint in (("b", "yurttunnel nodes lists what is"), ("egde-1", "did you mean")):
+            self.queries = [servers_found, servers_found]
+            with self.assertRaisesRegex(CommandFailed, f"nothing is known of '{name}': {hint}"):
                 self.run_command(NodeOptions(), told_of_one, name)
 
     def test_watched(self) -> None:
         """--watch finds servers at each look; it reports once that there are none, and retries."""
         lost = {**NODE, "state": "lost"}
-        self.looks = [[Told(NODE)], [Told()], [Told()], [Told(lost)], [Told()], [Told(NODE)]]
+        self.queries = [
+            [FakeServer(NODE)],
+            [FakeServer()],
+            [FakeServer()],
+            [FakeServer(lost)],
+            [FakeServer()],
+            [FakeServer(NODE)],
+        ]
         with self.assertRaises(KeyboardInterrupt):
             self.run_command(NodesOptions(), nodes, "--watch")
         states = [line.split()[1] for line in self.shown.getvalue().splitlines()[1:]]
         self.assertEqual(["connected", "lost", "connected"], states)
-        said = "kubectl: pods s-1 not found; retrying\n"
-        self.assertEqual(2 * said, self.beside.getvalue())
+        message = "kubectl: pods s-1 not found; retrying\n"
+        self.assertEqual(2 * message, self.errors.getvalue())
 
-    def test_one_that_is_never_asked(self) -> None:
+    def test_unreachable_server(self) -> None:
         """A server that cannot be queried is reported once until it recovers."""
-        gone, both = [Told(), Told(NODE)], [Told(NODE), Told(NODE)]
-        self.looks = [gone, gone, gone, both, gone]
+        stopped, both = [FakeServer(), FakeServer(NODE)], [FakeServer(NODE), FakeServer(NODE)]
+        self.queries = [stopped, stopped, stopped, both, stopped]
         with self.assertRaises(KeyboardInterrupt):
             self.run_command(NodesOptions(), nodes, "--watch")
-        self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.beside.getvalue())
+        self.assertEqual("not queried: kubectl: pods s-1 not found\n" * 2, self.errors.getvalue())
 
-    def test_one_that_is_not_asked_once(self) -> None:
+    def test_missed_query(self) -> None:
         """Nodes of a server that missed one query are not shown as changed."""
         other = {**NODE, "node": "b"}
-        self.looks = [[Told(NODE), Told(other)], [Told(), Told(other)], [Told(NODE), Told(other)]]
+        self.queries = [
+            [FakeServer(NODE), FakeServer(other)],
+            [FakeServer(), FakeServer(other)],
+            [FakeServer(NODE), FakeServer(other)],
+        ]
         with self.assertRaises(KeyboardInterrupt):
             self.run_command(NodesOptions(), nodes, "--watch")
         self.assertEqual(2, self.shown.getvalue().count("connected"))
@@ -167,16 +178,20 @@ class GoneTests(SynchronousTestCase):
         seen = {**NODE, "since": None, "through": "192.0.2.1:10262"}
         missed = {**NODE, "state": "absent", "since": None}
         for less in (seen, missed):
-            self.looks = [[Told(each), Told(less)] for each in (NODE, NODE)]
-            self.looks.insert(1, [Told(), Told(less)])
+            self.queries = [[FakeServer(each), FakeServer(less)] for each in (NODE, NODE)]
+            self.queries.insert(1, [FakeServer(), FakeServer(less)])
             with self.assertRaises(KeyboardInterrupt):
                 self.run_command(NodesOptions(), nodes, "--watch")
         self.assertEqual(["NODE", "a"] * 2, self.first_words())
 
-    def test_a_server_that_is_there_no_longer(self) -> None:
+    def test_removed_server(self) -> None:
         """A server that is gone no longer counts; its nodes have the state that others report."""
         lost = {**NODE, "state": "lost"}
-        self.looks = [[Told(lost), Told(NODE)], [Told(lost), Told()], [Told(lost)]]
+        self.queries = [
+            [FakeServer(lost), FakeServer(NODE)],
+            [FakeServer(lost), FakeServer()],
+            [FakeServer(lost)],
+        ]
         with self.assertRaises(KeyboardInterrupt):
             self.run_command(NodesOptions(), nodes, "--watch")
         self.assertEqual(["NODE", "a", "a"], self.first_words())
@@ -189,11 +204,11 @@ class GoneTests(SynchronousTestCase):
     def test_watched_by_a_program(self) -> None:
         """As JSON, --watch prints an object per line: first all nodes, then each change."""
         lost, other = {**NODE, "state": "lost"}, {**NODE, "node": "b"}
-        self.looks = [[Told(NODE, other)], [Told(lost, other)]]
+        self.queries = [[FakeServer(NODE, other)], [FakeServer(lost, other)]]
         with self.assertRaises(KeyboardInterrupt):
             self.run_command(NodesOptions(), nodes, "-w", "-o=json")
-        told = [json.loads(line) for line in self.shown.getvalue().splitlines()]
-        self.assertEqual([NODE, other, lost], told)
+        reported = [json.loads(line) for line in self.shown.getvalue().splitlines()]
+        self.assertEqual([NODE, other, lost], reported)
 
 
 class ChangedTests(SynchronousTestCase):
@@ -223,7 +238,7 @@ class DescribedTests(SynchronousTestCase):
         }  # fmt: skip
         lost = [{"at": "2026-01-01T00:00:00Z", "reason": "it\x1b[2J left"}]
         lists = {"sessions": [session], "failures": [], "disconnections": lost}
-        told = node("edge-1", "connected", rtt_seconds=0.0004, **lists)
+        reported = node("edge-1", "connected", rtt_seconds=0.0004, **lists)
         self.assertEqual(
             [
                 "node: edge-1",
@@ -241,7 +256,7 @@ class DescribedTests(SynchronousTestCase):
                 "  AT                    REASON",
                 "  2026-01-01T00:00:00Z  it\\x1b[2J left",
             ],
-            described(told).splitlines(),
+            described(reported).splitlines(),
         )
 
 

@@ -26,12 +26,12 @@ class PluginTests(SynchronousTestCase):
     def ended(self, *arguments: str) -> tuple[str, str, int]:
         """Run a command; return stdout, stderr and the exit status."""
         self.patch(sys, "argv", ["/usr/local/bin/kubectl-yurttunnel", *arguments])
-        shown, beside = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
+        shown, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(errors):
             ending = self.assertRaises(SystemExit, main.main)
-        return shown.getvalue(), beside.getvalue(), ending.code
+        return shown.getvalue(), errors.getvalue(), ending.code
 
-    def test_what_asks_no_cluster(self) -> None:
+    def test_commands_without_cluster(self) -> None:
         """A command that cannot query a cluster is rejected with an alternative."""
         for words, cure in {
             "logs-level": f"logs-level {IN_POD} logs-level",
@@ -49,20 +49,26 @@ class PluginTests(SynchronousTestCase):
             "forward --help": f"forward {IN_POD} forward",
             "help config": "config asks no cluster: run it without kubectl, yurttunnel config",
         }.items():
-            told = self.ended(*words.split())
-            self.assertEqual(("", f"kubectl yurttunnel: {cure}\n", STATUS), told)
+            ended_with = self.ended(*words.split())
+            self.assertEqual(("", f"kubectl yurttunnel: {cure}\n", STATUS), ended_with)
 
-    def test_what_asks(self) -> None:
+    def test_commands_with_cluster(self) -> None:
         """Commands that can query a cluster need no flag for it; all others have an alternative."""
         names = [each.name for each in PLUGIN_COMMANDS.each()]
         for command in all_commands().each():
-            asks = IN_CLUSTER in command.options().table
-            told = alternative_to(command.name.split())
-            self.assertEqual((asks, asks), (command.name in names, not told), command.name)
-        asked = []
-        self.patch(NodesOptions, "servers", lambda options: asked.append(options.in_cluster) or [])
+            can_query_cluster = IN_CLUSTER in command.options().table
+            ended_with = alternative_to(command.name.split())
+            self.assertEqual(
+                (can_query_cluster, can_query_cluster),
+                (command.name in names, not ended_with),
+                command.name,
+            )
+        queried = []
+        self.patch(
+            NodesOptions, "servers", lambda options: queried.append(options.in_cluster) or []
+        )
         self.assertEqual(0, self.ended("nodes", "-n", "x")[2])
-        self.assertEqual([True], asked)
+        self.assertEqual([True], queried)
 
     def test_its_name(self) -> None:
         """Errors begin with the name by which the command was called."""
@@ -103,8 +109,8 @@ class PluginTests(SynchronousTestCase):
                 STATUS,
             ),
         ):
-            told = self.ended(*words)
-            self.assertEqual(("", f"kubectl yurttunnel{sentence}\n", status), told)
+            ended_with = self.ended(*words)
+            self.assertEqual(("", f"kubectl yurttunnel{sentence}\n", status), ended_with)
 
     def test_help(self) -> None:
         """The help lists the plugin's commands and refers to the others."""

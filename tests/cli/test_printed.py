@@ -95,7 +95,7 @@ class PrintedTests(SynchronousTestCase):
             shown = self.printed(tokens.revoke, options, *arguments, process=Answering())
             self.assertEqual(expected, shown)
 
-    def test_a_node_is_revoked_whatever_else_fails(self) -> None:
+    def test_a_node_is_revoked_without_the_list_of_nodes(self) -> None:
         """A node is revoked although the server's list of nodes cannot be read."""
         shown = self.printed(revoke, RevokeOptions(), "edge-1", "-o", "json", process=Answering())
         self.assertEqual({"page": "/v1/revocations", "node": "edge-1"}, json.loads(shown))
@@ -107,13 +107,13 @@ class PrintedTests(SynchronousTestCase):
         head, line = self.printed(list_forwards, ForwardListOptions(), process=process).splitlines()
         self.assertEqual(["LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED", "BY"], head.split())
         self.assertEqual(["127.0.0.1:9", "a", "b:1", "2", "command"], line.split())
-        process, beside = Answering(forwards={"forwards": []}), io.StringIO()
-        with contextlib.redirect_stderr(beside):
+        process, errors = Answering(forwards={"forwards": []}), io.StringIO()
+        with contextlib.redirect_stderr(errors):
             shown = self.printed(list_forwards, ForwardListOptions(), process=process)
         self.assertEqual(head.split(), shown.split())
         self.assertEqual(
             "no forward is open; yurttunnel forward add LISTEN=NODE/HOST:PORT opens one\n",
-            beside.getvalue(),
+            errors.getvalue(),
         )
 
     def test_no_forward_at_a_terminal(self) -> None:
@@ -138,8 +138,8 @@ class PrintedTests(SynchronousTestCase):
         subject = Subject("yurttunnel-server", "127.0.0.1", 1, (), ())
         self.patch(diagnose, "_subject", lambda *arguments: subject)
         self.patch(command, "_collect", lambda subject: [])
-        shown, beside = io.StringIO(), io.StringIO()
-        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(beside):
+        shown, errors = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(errors):
             ending = self.assertRaises(SystemExit, diagnose.DIAGNOSE.run, ["-o", "/missing/x"])
         self.assertEqual(
             (
@@ -148,12 +148,12 @@ class PrintedTests(SynchronousTestCase):
                 " file\n",
                 1,
             ),
-            (shown.getvalue(), beside.getvalue(), ending.code),
+            (shown.getvalue(), errors.getvalue(), ending.code),
         )
 
     def test_status(self) -> None:
         """The status shows failed checks, and leaves out processes that have just ended."""
-        told = {
+        process_info = {
             "program": "yurthub", "version": "1", "node": "edge-1", "ready": False, "pid": 7,
             "since": timestamp(NOW - 60), "status_page": "http://127.0.0.1:10267/",
             "checks": [
@@ -162,7 +162,7 @@ class PrintedTests(SynchronousTestCase):
                 {"name": "cache", "problem": None, "required": False},
             ],
         }  # fmt: skip
-        running = [Answering(), Answering(process=told)]
+        running = [Answering(), Answering(process=process_info)]
         self.patch(status, "running_processes", lambda: running)
         self.assertEqual(
             [
@@ -180,26 +180,26 @@ class PrintedTests(SynchronousTestCase):
         with self.assertRaisesRegex(CommandFailed, "nothing of this user runs"):
             self.printed(status.status, StatusOptions())
 
-    def test_status_of_one_that_is_silent(self) -> None:
+    def test_status_of_a_hanging_process(self) -> None:
         """A process that hangs is reported beside the others and counts as not ready."""
-        told = {
+        process_info = {
             "program": "yurttunnel-agent", "version": "1", "node": "edge-1", "ready": True,
             "pid": 7, "since": timestamp(NOW - 60), "status_page": "http://127.0.0.1:10266/",
             "checks": [],
         }  # fmt: skip
-        answering = Answering(process=told, agents=[])
+        answering = Answering(process=process_info, agents=[])
         for running, shown in (
             ([Silent()], []),
-            ([Silent(process=told)], []),
+            ([Silent(process=process_info)], []),
             ([Silent(), answering], ["yurttunnel-agent"]),
             ([answering, Silent(), Answering()], ["yurttunnel-agent"]),
         ):
             self.patch(status, "running_processes", lambda running=running: running)
-            beside = io.StringIO()
-            with contextlib.redirect_stderr(beside):
+            errors = io.StringIO()
+            with contextlib.redirect_stderr(errors):
                 printed = self.printed(status.status, StatusOptions(), "-o", "json")
             self.assertEqual(shown, [each["program"] for each in json.loads(printed)])
-            self.assertEqual("/silent/yurttunnel.sock: it runs\n", beside.getvalue())
+            self.assertEqual("/silent/yurttunnel.sock: it runs\n", errors.getvalue())
             self.assertEqual(1, self.status)
 
     def test_help(self) -> None:
@@ -235,8 +235,8 @@ class PrintedTests(SynchronousTestCase):
     def test_no_page(self) -> None:
         """An empty name of a manual page is an error of one line."""
         self.patch(sys, "argv", ["yurttunnel", "man", ""])
-        told = io.StringIO()
-        with contextlib.redirect_stderr(told), self.assertRaises(SystemExit) as ending:
+        errors = io.StringIO()
+        with contextlib.redirect_stderr(errors), self.assertRaises(SystemExit) as ending:
             main.main()
-        self.assertTrue(told.getvalue().startswith("yurttunnel man: there is no command ''"))
-        self.assertEqual((STATUS, 1), (ending.exception.code, told.getvalue().count("\n")))
+        self.assertTrue(errors.getvalue().startswith("yurttunnel man: there is no command ''"))
+        self.assertEqual((STATUS, 1), (ending.exception.code, errors.getvalue().count("\n")))

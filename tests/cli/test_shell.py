@@ -185,25 +185,29 @@ class ZshTests(SynchronousTestCase):
     def test_sourced(self) -> None:
         """The sourced script completes commands and flags, also if completion was not enabled."""
         typed = ("yurttunnel tok", "yurttunnel token cr", "yurttunnel server --st")
-        whole = ["yurttunnel token ", "yurttunnel token create ", "yurttunnel server --state-dir "]
+        complete_lines = [
+            "yurttunnel token ",
+            "yurttunnel token create ",
+            "yurttunnel server --state-dir ",
+        ]
         setups = ("", "autoload -U compinit; compinit -D\n")
         for setup in setups:
             with self.subTest(setup):
                 sourced = f"{setup}source DIRECTORY/_yurttunnel\n"
-                self.assertEqual(whole, self.completed(sourced, *typed))
+                self.assertEqual(complete_lines, self.completed(sourced, *typed))
 
     def test_values(self) -> None:
         """Values of flags, arguments with fixed values, and names after ``man`` are completed."""
         typed = ("yurttunnel server --output j", "yurttunnel completion f", "yurttunnel man to")
-        whole = ["yurttunnel server --output json ", "yurttunnel completion fish "]
-        whole.append("yurttunnel man token ")
-        self.assertEqual(whole, self.completed("source DIRECTORY/_yurttunnel\n", *typed))
+        complete_lines = ["yurttunnel server --output json ", "yurttunnel completion fish "]
+        complete_lines.append("yurttunnel man token ")
+        self.assertEqual(complete_lines, self.completed("source DIRECTORY/_yurttunnel\n", *typed))
 
     def test_installed(self) -> None:
         """Installed in the function path, the script works from the first completion on."""
         setup = "fpath=(DIRECTORY $fpath)\nautoload -U compinit; compinit -D\n"
-        whole = ["yurttunnel token ", "yurttunnel server "]
-        self.assertEqual(whole, self.completed(setup, "yurttunnel to", "yurttunnel se"))
+        complete_lines = ["yurttunnel token ", "yurttunnel server "]
+        self.assertEqual(complete_lines, self.completed(setup, "yurttunnel to", "yurttunnel se"))
 
     def test_nothing(self) -> None:
         """An unknown command is not completed."""
@@ -288,9 +292,9 @@ class ManualTests(SynchronousTestCase):
 
     def test_on_a_terminal(self) -> None:
         """On a terminal man shows the page if it is installed; otherwise the source is printed."""
-        here = Path(self.mktemp()).absolute()
-        here.mkdir()
-        man = here / "man"
+        home = Path(self.mktemp()).absolute()
+        home.mkdir()
+        man = home / "man"
         man.write_text('#!/bin/sh\necho "man $*"\n/bin/cat\n')
         for mode, terminal, shown in (
             (0o755, True, "man -l -\n.TH YURTTUNNEL\\-NODES 1"),
@@ -302,7 +306,7 @@ class ManualTests(SynchronousTestCase):
             with open(ours, "rb") as reader, open(theirs, "wb") as writer:
                 ended = subprocess.run(
                     [sys.executable, "-m", "yurttunnel.cli", "man", "nodes"],
-                    env={**os.environ, "PATH": str(here)}, cwd=ROOT, timeout=60,
+                    env={**os.environ, "PATH": str(home)}, cwd=ROOT, timeout=60,
                     stdin=subprocess.DEVNULL, stdout=writer,
                 )  # fmt: skip
                 text = ""

@@ -47,9 +47,9 @@ def rendered(namespace: str = NAMESPACE, **values: Any) -> list[Object]:
 
 def rendered_by_helm(directory: Path, namespace: str = NAMESPACE, **values: Any) -> list[Object]:
     """Return the objects that helm renders; the values file is written to ``directory``."""
-    given = directory / "values.yaml"
-    given.write_text(yaml.safe_dump(values))
-    command = ["helm", "template", "yurttunnel", str(DEPLOY), "--values", str(given)]
+    values_file = directory / "values.yaml"
+    values_file.write_text(yaml.safe_dump(values))
+    command = ["helm", "template", "yurttunnel", str(DEPLOY), "--values", str(values_file)]
     done = subprocess.run(
         [*command, "--namespace", namespace, "--kube-version", KUBERNETES],
         capture_output=True,

@@ -7,7 +7,7 @@ Included are:
 - errors that end a start: the text of each exception in :data:`START_ERRORS`, and of
   ``exit_with_error``;
 - reasons in these: the text of each exception in :data:`REASONS`, and of the calls and attributes
-  in :data:`HANDED_ON`, which produce the text of messages that have no literal words.
+  in :data:`TEXT_SOURCES`, which produce the text of messages that have no literal words.
 
 Excluded are defects of the program (``Defect: ...``), which share one remedy; the quickstart, which
 has no operator; and the errors after ``--flag: `` about a value that cannot be parsed, which quote
@@ -48,7 +48,7 @@ REASONS = {
     "ChangeRejected",
 }
 
-HANDED_ON = {
+TEXT_SOURCES = {
     "yurttunnel/cluster/serving_names.py": {"append"},
     "yurttunnel/hub/identity/authorities.py": {"_not_stored"},
     "yurttunnel/hub/network/interface.py": set(),
@@ -105,11 +105,11 @@ class Messages(ast.NodeVisitor):
     or ``reason`` if it is part of other messages.
     """
 
-    def __init__(self, handed_on: set[str]) -> None:
+    def __init__(self, text_sources: set[str]) -> None:
         self.found: dict[str, int] = {}
         self.uses: dict[str, set[str]] = {}
         self.wordless = False
-        self._handed_on = handed_on
+        self._text_sources = text_sources
         self._locals: dict[str, ast.expr] = {}
         self._function = ""
 
@@ -121,14 +121,14 @@ class Messages(ast.NodeVisitor):
 
     def visit_Return(self, node: ast.Return) -> None:
         """Collect the text that a listed function returns."""
-        if self._function in self._handed_on and node.value is not None:
-            self._take(node.value)
+        if self._function in self._text_sources and node.value is not None:
+            self._collect(node.value)
         self.generic_visit(node)
 
     def visit_Yield(self, node: ast.Yield) -> None:
         """Collect the texts that a listed function yields."""
-        if self._function in self._handed_on and node.value is not None:
-            self._take(node.value)
+        if self._function in self._text_sources and node.value is not None:
+            self._collect(node.value)
         self.generic_visit(node)
 
     def visit_Assign(self, node: ast.Assign) -> None:
@@ -137,8 +137,8 @@ class Messages(ast.NodeVisitor):
             if isinstance(target, ast.Name):
                 self._locals[target.id] = node.value
             holder = target.value if isinstance(target, ast.Subscript) else target
-            if _name(holder) in self._handed_on:
-                self._take(node.value)
+            if _name(holder) in self._text_sources:
+                self._collect(node.value)
         self.generic_visit(node)
 
     def visit_Raise(self, node: ast.Raise) -> None:
@@ -146,32 +146,32 @@ class Messages(ast.NodeVisitor):
         if isinstance(node.exc, ast.Call) and _name(node.exc.func) in START_ERRORS | REASONS:
             use = "start" if _name(node.exc.func) in START_ERRORS else "reason"
             for argument in node.exc.args:
-                self._take(argument, use)
+                self._collect(argument, use)
         self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
         """Collect text that is logged, passed on or printed at the exit."""
         name = _name(node.func)
         if name in LOG_METHODS and isinstance(node.func, ast.Attribute) and node.args:
-            self._take(node.args[0], name)
-        elif name == "exit_with_error" or name in self._handed_on:
+            self._collect(node.args[0], name)
+        elif name == "exit_with_error" or name in self._text_sources:
             for argument in node.args:
-                self._take(argument, "start" if name == "exit_with_error" else "reason")
+                self._collect(argument, "start" if name == "exit_with_error" else "reason")
         self.generic_visit(node)
 
-    def _take(self, node: ast.expr, use: str = "reason") -> None:
+    def _collect(self, node: ast.expr, use: str = "reason") -> None:
         if isinstance(node, ast.Name):
             node = self._locals.get(node.id, node)
         if isinstance(node, ast.IfExp):
-            self._take(node.body, use)
-            self._take(node.orelse, use)
+            self._collect(node.body, use)
+            self._collect(node.orelse, use)
             return
         text = "".join(_parts(node))
         if isinstance(node, ast.Dict | ast.Tuple):
             for value in node.values if isinstance(node, ast.Dict) else node.elts:
-                self._take(value, use)
+                self._collect(value, use)
         elif isinstance(node, ast.Call) and _name(node.func) == "fromkeys":
-            self._take(node.args[-1], use)
+            self._collect(node.args[-1], use)
         elif has_words(text):
             self.found[key(text)] = node.lineno
             self.uses.setdefault(key(text), set()).add(use)
@@ -201,7 +201,7 @@ def _parts(node: ast.expr) -> Iterator[str]:
 
 def messages_of(path: Path, name: str) -> Messages:
     """Collect the messages of a file; ``name`` is its path in the repository."""
-    messages = Messages(HANDED_ON.get(name, set()))
+    messages = Messages(TEXT_SOURCES.get(name, set()))
     messages.visit(ast.parse(path.read_text()))
     return messages
 

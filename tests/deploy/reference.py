@@ -132,11 +132,11 @@ def metrics_page() -> str:
         kinds = dict.fromkeys(family.kind for family in found)
         by = ", ".join(f"`{label}`" for label in sorted(labels - {"le"}))
         texts = dict.fromkeys(family.documentation.replace("<", "&lt;") for family in found)
-        asking = dict.fromkeys(alert for name in names for alert in alerts.get(name, ()))
+        used_by = dict.fromkeys(alert for name in names for alert in alerts.get(name, ()))
         return [
             ", ".join(kinds) + (f" by {by}" if by else ""),
             " / ".join(texts),
-            ", ".join(f"`{alert}`" for alert in asking),
+            ", ".join(f"`{alert}`" for alert in used_by),
         ]
 
     return _rewritten(METRICS, middle)
@@ -174,8 +174,8 @@ def flags_page() -> str:
 
 def _flag_row(entry: Entry) -> str:
     text, default = entry.text, entry.default if isinstance(entry, Flag) else None
-    if told := re.search(r" \[default: (.+)\]$", text):
-        text, default = text[: told.start()], told[1]
+    if default_match := re.search(r" \[default: (.+)\]$", text):
+        text, default = text[: default_match.start()], default_match[1]
     if isinstance(entry, Repeated):
         default = "repeatable"
     cells = (f"`{syntax(entry)}`", default or "", text)

@@ -74,13 +74,13 @@ class SocketTests(SynchronousTestCase):
         """Send a request that must succeed, and compare the response with its row."""
         answer = self.ask(request, parameters)
         self.assertEqual(200, answer.status, answer.body)
-        told: dict[str, object] = json.loads(answer.body)
+        answer_json: dict[str, object] = json.loads(answer.body)
         documented, fields = self.rows.pop(request)
         self.assertEqual([*parameters], documented, request)
         if request == "GET /v1/process":
             fields.remove("node")
-        self.assertEqual(named(told), fields, request)
-        return told
+        self.assertEqual(named(answer_json), fields, request)
+        return answer_json
 
     def test_fields(self) -> None:
         """Each response has the fields of its row, for the parameters in the row."""
@@ -153,10 +153,10 @@ def served(pages: SocketPages) -> set[str]:
     return found
 
 
-def named(told: dict[str, object]) -> list[str]:
+def named(answer_json: dict[str, object]) -> list[str]:
     """Return the fields of a response; a list is followed by the fields of its first object."""
     found = []
-    for name, value in told.items():
+    for name, value in answer_json.items():
         found.append(name)
         if isinstance(value, list) and isinstance(value[0], dict):
             found += value[0]

@@ -130,14 +130,14 @@ class SameObjectsTests(KustomizationTestCase):
         directory = self.kustomization(resources[0], resources=resources, **fields)
         return by_key(render(directory))
 
-    def assert_same(self, wanted, objects):
+    def assert_same(self, desired, objects):
         """Check that the objects are exactly the expected ones."""
         found = by_key(objects)
-        self.assertEqual(wanted.keys(), found.keys())
-        for each, content in wanted.items():
+        self.assertEqual(desired.keys(), found.keys())
+        for each, content in desired.items():
             self.assertEqual(content, found[each])
 
-    def test_each_way(self):
+    def test_each_steering_mode(self):
         """Both render the same objects for each kind of steering and its options."""
         for name, (values, resources, components) in CASES.items():
             with self.subTest(name):
@@ -145,13 +145,13 @@ class SameObjectsTests(KustomizationTestCase):
 
     def test_another_namespace(self):
         """In another namespace only the right to write events for cluster objects stays behind."""
-        wanted = self.kustomized(
+        desired = self.kustomized(
             [OVERLAYS / "dns"],
             [],
             namespace="mine",
             transformers=[DEPLOY / "transformers" / "events-in-default"],
         )
-        self.assert_same(wanted, rendered("mine", steering="dns"))
+        self.assert_same(desired, rendered("mine", steering="dns"))
 
     def test_image_replicas_flags_and_patches(self):
         """Changes by values are the same as changes by a kustomization."""
@@ -186,11 +186,11 @@ class SameObjectsTests(KustomizationTestCase):
             yaml.safe_dump({**content, "patches": patches})
         )
         try:
-            wanted = by_key(render(directory))
+            desired = by_key(render(directory))
         except AssertionError:
             self.assertRaises(TemplateFailed, rendered, patches=patches)
         else:
-            self.assert_same(wanted, rendered(patches=patches))
+            self.assert_same(desired, rendered(patches=patches))
 
     def test_operations(self):
         """Each RFC 6902 operation has the same result or is rejected by both."""
@@ -217,7 +217,7 @@ class SameObjectsTests(KustomizationTestCase):
 class ValuesTests(unittest.SynchronousTestCase):
     """The effect of the chart's values."""
 
-    def test_the_proxy_is_told_where_the_api_is(self):
+    def test_the_proxy_gets_the_address_of_the_api(self):
         """The value of the API's address replaces the placeholder in the proxy's flags."""
         objects = rendered(proxy=MASTER, proxyArgs=["--mode=user"])
         arguments, _, flags = flags_of(named(objects, "DaemonSet", "yurt-proxy"))
@@ -225,7 +225,7 @@ class ValuesTests(unittest.SynchronousTestCase):
         self.assertIn(f"--master={MASTER}", flags)
         self.assertEqual("--mode=user", flags[-1])
 
-    def test_the_proxy_goes_as_its_page_says(self):
+    def test_the_proxy_is_removed_as_documented(self):
         """The proxy is removed as its page says: its rules everywhere, then the DaemonSet."""
         command = next(
             block.text
@@ -279,13 +279,13 @@ class ValuesTests(unittest.SynchronousTestCase):
         )
         self.assertEqual([], of_kind(objects, "PodDisruptionBudget"))
 
-    def test_the_schema_knows_every_value_and_every_way(self):
+    def test_the_schema_has_every_value_and_mode(self):
         """The schema lists every value and every kind of steering, so that typing errors fail."""
         schema = json.loads(chart_file("values.schema.json"))["properties"]
         values = yaml.safe_load(chart_file("values.yaml"))
         self.assertEqual(schema.keys() - {"global"}, values.keys())
-        ways = {values["steering"] for values, *_ in CASES.values() if "steering" in values}
-        self.assertEqual({"none", *ways}, set(schema["steering"]["enum"]))
+        modes = {values["steering"] for values, *_ in CASES.values() if "steering" in values}
+        self.assertEqual({"none", *modes}, set(schema["steering"]["enum"]))
 
     def test_the_schema_wants_what_would_be_nothing(self):
         """The schema rejects an empty image name or tag, and null for required values."""
@@ -332,7 +332,7 @@ class TemplatesTests(unittest.SynchronousTestCase):
             data = {"yes": True, "no": False, "map": {"b": 2, "a": 1}, "list": [7, 8]}
             self.assertEqual(expected, Templates().render(text, data), text)
 
-    def test_what_is_not_known_is_an_error(self):
+    def test_unknown_values_are_errors(self):
         """An unsupported function or operator is an error."""
         self.assertRaises(KeyError, Templates().render, "{{ upper .x }}", {})
         self.assertRaises(ValueError, Templates().render, "{{ .x | quote }}", {})

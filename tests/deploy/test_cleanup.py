@@ -40,7 +40,7 @@ class CleanupTests(RenderedTestCase):
         self.assertEqual(1, len({rendered_text(DIRECTORY, each) for each in usable_kubectls()}))
         models.V1Job.model_validate(self.job)
 
-    def test_the_program_takes_its_arguments(self):
+    def test_the_program_accepts_its_arguments(self):
         """The program accepts its arguments, which only remove the rules."""
         command, *flags = self.container["args"]
         self.assertEqual("yurttunnel-server", command)
@@ -59,7 +59,7 @@ class CleanupTests(RenderedTestCase):
         (volume,) = pod_of(self.job)["volumes"]
         self.assertIn(volume, self.server["volumes"])
 
-    def test_it_asks_nothing_of_the_cluster(self):
+    def test_it_sends_no_request_to_the_cluster(self):
         """The Job has no token of the API."""
         self.assertIs(False, pod_of(self.job)["automountServiceAccountToken"])
 
@@ -69,7 +69,7 @@ class CleanupTests(RenderedTestCase):
         self.assertEqual("Never", pod_of(self.job)["restartPolicy"])
         self.assertGreater(self.job["spec"]["activeDeadlineSeconds"], 0)
 
-    def test_the_machine_is_said_by_one_word(self):
+    def test_the_machine_is_selected_by_one_word(self):
         """The placeholder that the text says to replace occurs once, as the node's name."""
         text = rendered_text(DIRECTORY, usable_kubectls()[-1])
         (job,) = yaml.safe_load_all(text.replace(PLACEHOLDER, "cp-1"))
@@ -100,7 +100,7 @@ class ProxyCleanupTests(RenderedTestCase):
         (self.job,) = yaml.safe_load_all(done.stdout)
         (self.container,) = pod_of(self.job)["containers"]
 
-    def test_the_program_takes_its_arguments(self):
+    def test_the_program_accepts_its_arguments(self):
         """The program accepts its arguments, which remove the rules on one node."""
         models.V1Job.model_validate(self.job)
         self.assertEqual("edge-1", pod_of(self.job)["nodeName"])

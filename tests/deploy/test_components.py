@@ -162,14 +162,14 @@ class PolicyTests(KustomizationTestCase):
         for other in others:
             self.assertFalse(self.matches(other.request(new_key())), other)
 
-    def test_no_second_request_is_behind_or_in_the_first(self):
+    def test_no_second_request_in_the_pem(self):
         """Nothing may precede or follow the request, since PEM readers skip broken blocks."""
         own = proxy_client_template()
         first = own.request(new_key())
         second = replace(own, organizations=("kubeadm:cluster-admins",)).request(new_key())
         lines = first.splitlines(keepends=True)
-        for kept in range(len(lines)):
-            self.assertFalse(self.matches(b"".join(lines[:kept]) + second), kept)
+        for kept_lines in range(len(lines)):
+            self.assertFalse(self.matches(b"".join(lines[:kept_lines]) + second), kept_lines)
         self.assertFalse(self.matches(first + second))
         self.assertFalse(self.matches(second + first))
         self.assertFalse(self.matches(first.removesuffix(END) + second))

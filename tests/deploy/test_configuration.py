@@ -20,7 +20,7 @@ from yurttunnel.proxy.process import LIVE_FLAGS as LIVE_OF_PROXY
 from yurttunnel.server.live_settings import LIVE_FLAGS as LIVE_OF_SERVER
 from yurttunnel.server.options import Options as ServerOptions
 
-ORDERS = {
+SINGLE_START_FLAGS = {
     "config",
     "diagnose",
     "output",
@@ -60,21 +60,23 @@ class ExampleTests(unittest.SynchronousTestCase):
     def test_they_have_every_key(self):
         """The files have every key, and each key that is commented out is valid."""
         for options, _, path in self.files():
-            whole = self.mktemp()
-            with open(whole, "w") as file:
+            all_flags_file = self.mktemp()
+            with open(all_flags_file, "w") as file:
                 file.write(_LEFT_OUT.sub("", path.read_text()))
             table = {entry.name: entry for entry in options.table}
-            given = read_file(type(path)(whole), options.table)
-            self.assertEqual(table.keys() - ORDERS - UNSUITABLE, given.keys() - UNSUITABLE)
-            for name, said in given.items():
+            values = read_file(type(path)(all_flags_file), options.table)
+            self.assertEqual(
+                table.keys() - SINGLE_START_FLAGS - UNSUITABLE, values.keys() - UNSUITABLE
+            )
+            for name, value in values.items():
                 entry = table[name]
                 if not isinstance(entry, Switch):
-                    for text in said.texts:
+                    for text in value.texts:
                         entry.parse(text)
                 if not isinstance(entry, Repeated):
-                    self.assertEqual(1, len(said.texts), name)
+                    self.assertEqual(1, len(value.texts), name)
 
-    def test_what_is_live_is_marked(self):
+    def test_live_keys_are_marked(self):
         """Exactly the live keys are marked as live."""
         for options, live, path in self.files():
             names = {flag.name for flag in (*live, VERBOSITY)}
@@ -82,10 +84,10 @@ class ExampleTests(unittest.SynchronousTestCase):
             self.assertEqual(names, set(marked))
             self.assertTrue(names <= {entry.name for entry in options.table})
 
-    def test_the_page_has_what_is_live_in_each_program(self):
+    def test_the_page_lists_live_flags_of_each_program(self):
         """Each row of docs/configuration.md names exactly the programs that reload the flag."""
         page = (REPOSITORY / "docs" / "configuration.md").read_text()
-        told = {
+        documented = {
             (name, program)
             for flags, programs in re.findall(
                 r"(?m)^\| ((?:`--[a-z-]+`,? ?)+)\| ([a-z, ]+) \|", page
@@ -98,4 +100,4 @@ class ExampleTests(unittest.SynchronousTestCase):
             for program, (_, live) in PROGRAMS.items()
             for flag in (*live, VERBOSITY)
         }
-        self.assertEqual(followed, told)
+        self.assertEqual(followed, documented)

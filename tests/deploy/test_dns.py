@@ -222,7 +222,7 @@ class NameServerTests(RenderedTestCase):
         self.assertEqual({"name": CONFIG_MAP, "optional": True}, volume["configMap"])
         self.assertEqual(["reload 300ms", "no_reverse", "fallthrough"], _lines(match[1]))
 
-    def test_it_is_told_where_its_configuration_is(self):
+    def test_the_argument_is_the_path_of_the_corefile(self):
         """The argument of CoreDNS is the path of the mounted Corefile."""
         (container,) = pod_of(self.workload)["containers"]
         flag, path = container["args"]
@@ -237,7 +237,7 @@ class NameServerTests(RenderedTestCase):
         self.assertLess(plugins.index("hosts"), plugins.index("kubernetes"))
         self.assertLess(plugins.index("kubernetes"), plugins.index("forward"))
 
-    def test_the_service_leads_to_its_ports(self):
+    def test_the_service_has_its_ports(self):
         """The Service forwards DNS over UDP and TCP, and metrics."""
         (container,) = pod_of(self.workload)["containers"]
         listening = {
@@ -252,7 +252,7 @@ class NameServerTests(RenderedTestCase):
             {(each["protocol"], each["port"]) for each in ports},
         )
 
-    def test_it_asks_the_name_servers_of_its_node(self):
+    def test_it_forwards_to_the_name_servers_of_its_node(self):
         """Other queries go to the node's name servers, not to the cluster's or to itself."""
         self.assertEqual("Default", pod_of(self.workload)["dnsPolicy"])
 

@@ -114,7 +114,7 @@ def flags_that_exist(*options):
 class PathTests(unittest.SynchronousTestCase):
     """Files and flags in the documents exist."""
 
-    def test_links_lead_somewhere(self):
+    def test_links_are_valid(self):
         """Each relative link points to a file, and each anchor to a heading."""
         for page in PAGES:
             for target, anchor in LINK.findall(page.read_text()):
@@ -125,7 +125,7 @@ class PathTests(unittest.SynchronousTestCase):
                 if anchor:
                     self.assertIn(anchor, set(headings(path)), f"{page}: {target}{anchor}")
 
-    def test_the_index_leads_to_every_page(self):
+    def test_the_index_links_to_every_page(self):
         """The index links to every page of docs."""
         linked = {target for target, _ in LINK.findall((DOCS / "index.md").read_text())}
         pages = {str(path.relative_to(DOCS)) for path in DOCS.glob("**/*.md")} - {"index.md"}
@@ -200,9 +200,11 @@ class PortTests(unittest.SynchronousTestCase):
 
     skip = why_not_rendered()
 
-    def test_each_open_port_is_told_of(self):
+    def test_each_open_port_is_documented(self):
         """The table of ports has the servers' ports in the host network, of every overlay."""
-        told = set(re.findall(r"^\| (\d+) \| the cloud", DEPLOY_README.read_text(), re.MULTILINE))
+        documented = set(
+            re.findall(r"^\| (\d+) \| the cloud", DEPLOY_README.read_text(), re.MULTILINE)
+        )
         moved = DEPLOY / "overlays" / "side-by-side"
         served = {
             str(port["containerPort"])
@@ -212,7 +214,7 @@ class PortTests(unittest.SynchronousTestCase):
         }
         passed_through = (DEPLOY / "components/pass-through/kustomization.yaml").read_text()
         served |= set(re.findall(r"containerPort: (\d+)", passed_through))
-        self.assertEqual(served, told)
+        self.assertEqual(served, documented)
 
 
 class TableTests(unittest.SynchronousTestCase):
@@ -296,9 +298,11 @@ class RoomsTests(unittest.SynchronousTestCase):
         sizes = {room.name: room for room in rooms()}
         self.assertEqual(sizes.keys(), {name for name, *_ in rows})
         for name, modules, lines in rows:
-            for told, counted in ((modules, sizes[name].modules), (lines, sizes[name].lines)):
+            for documented, counted in ((modules, sizes[name].modules), (lines, sizes[name].lines)):
                 message = f"{name}: run python -m tests.deploy.rooms"
-                self.assertApproximates(int(told.replace(",", "")), counted, counted / 5, message)
+                self.assertApproximates(
+                    int(documented.replace(",", "")), counted, counted / 5, message
+                )
 
 
 class ContributingTests(unittest.SynchronousTestCase):

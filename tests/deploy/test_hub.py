@@ -48,16 +48,16 @@ class HubManifestTests(unittest.SynchronousTestCase):
         """The program accepts the pod's flags, and its directories are mounted."""
         command, *arguments = self.container["args"]
         self.assertIn(command, {maker.tapname for maker in getPlugins(IServiceMaker)})
-        given = [each.replace("$(NODE_NAME)", "edge-1") for each in arguments]
-        settings = self.options(*given)
+        arguments_used = [each.replace("$(NODE_NAME)", "edge-1") for each in arguments]
+        settings = self.options(*arguments_used)
         mounts = {each["mountPath"] for each in self.container["volumeMounts"]}
         self.assertLessEqual({str(settings.root_dir), str(settings.cache_dir)}, mounts)
         port = settings.listeners.meta_port
         for probe, path in (("livenessProbe", "/v1/healthz"), ("readinessProbe", "/v1/readyz")):
-            asked = self.container[probe]["httpGet"]
-            self.assertEqual((port, path), (asked["port"], asked["path"]))
+            request = self.container[probe]["httpGet"]
+            self.assertEqual((port, path), (request["port"], request["path"]))
 
-    def test_the_pod_may_little(self):
+    def test_the_pod_has_few_privileges(self):
         """The pod has the host network and one capability, and no token."""
         self.assertTrue(self.pod["spec"]["hostNetwork"])
         capabilities = self.container["securityContext"]["capabilities"]
@@ -70,21 +70,21 @@ class HubManifestTests(unittest.SynchronousTestCase):
         program, command, *arguments = shlex.split(settings["ExecStart"])
         self.assertTrue(program.endswith("/twist"))
         self.assertEqual("yurthub", command)
-        given = [each.replace("${SERVERS}", "https://a:6443") for each in arguments]
-        parsed = self.options(*(each for each in given if not each.startswith("$")))
+        arguments_used = [each.replace("${SERVERS}", "https://a:6443") for each in arguments]
+        parsed = self.options(*(each for each in arguments_used if not each.startswith("$")))
         self.assertEqual(f"/var/lib/{settings['StateDirectory']}", str(parsed.root_dir))
         self.assertIn(parsed.root_dir, parsed.cache_dir.parents)
         self.assertEqual("CAP_NET_ADMIN", settings["CapabilityBoundingSet"])
         self.assertIn("AF_NETLINK", settings["RestrictAddressFamilies"].split())
 
-    def test_the_unit_holds_the_kubelet_back_for_a_while_at_most(self):
+    def test_the_unit_delays_the_kubelet_up_to_a_timeout(self):
         """The kubelet waits until the hub listens, at most for the start timeout."""
         settings = dict(settings_of(UNIT))
         self.assertEqual(("notify", "main"), (settings["Type"], settings["NotifyAccess"]))
         self.assertLessEqual(int(settings["TimeoutStartSec"]), 90)
         self.assertIn("Before=kubelet.service", UNIT.read_text())
 
-    def test_the_overlay_leads_agents_to_the_hub(self):
+    def test_the_overlay_sends_agents_to_the_hub(self):
         """Agents use the address and port on which hubs serve pods over TLS."""
         agent = named(render(OVERLAY), "DaemonSet", "yurt-tunnel-agent")
         (container,) = agent["spec"]["template"]["spec"]["containers"]
@@ -98,7 +98,7 @@ class HubManifestTests(unittest.SynchronousTestCase):
             for container in yaml.safe_load(file.read_text())["spec"]["containers"]:
                 self.assertEqual("IfNotPresent", container["imagePullPolicy"], file)
 
-    def test_what_hubs_may(self):
+    def test_permissions_of_hubs(self):
         """Nodes may read what hubs and kube-proxy watch, and no more."""
         objects = render(OVERLAY)
         role = named(objects, "ClusterRole", "yurt-hub")
@@ -119,7 +119,7 @@ class OrderTests(unittest.SynchronousTestCase):
 
     def setUp(self):
         """Read the steps in both directions."""
-        self.there, self.back = README.read_text().split("## To go back")
+        self.migration, self.rollback = README.read_text().split("## To go back")
 
     def assert_order(self, text, *steps):
         """Check that each of ``steps`` occurs once in the text, in this order."""
@@ -127,11 +127,11 @@ class OrderTests(unittest.SynchronousTestCase):
         self.assertEqual([1] * len(steps), [len(each) for each in found], found)
         self.assertEqual(sorted(found), found)
 
-    def test_agents_are_the_last_to_go_there(self):
+    def test_agents_migrate_last(self):
         """Agents move after permissions, hubs and kubelets, and after all checks of the hub."""
         checks = ("interface for pods", "certificate for pods", "listeners for pods")
         self.assert_order(
-            self.there,
+            self.migration,
             f"`kubectl apply -f {RIGHTS}`",
             "`kubeadm token create --print-join-command`",
             "/v1/readyz`",
@@ -146,18 +146,18 @@ class OrderTests(unittest.SynchronousTestCase):
         for check in checks:
             self.assertIn(f'readiness.add("{check}"', process)
 
-    def test_the_kubelet_takes_the_kubeconfig_of_the_hub(self):
+    def test_the_kubelet_uses_the_kubeconfig_of_the_hub(self):
         """The variable in the drop-in replaces kubeadm's and has no bootstrap kubeconfig."""
-        [settings] = re.findall(r"```ini\n(.*?)```", self.there, re.DOTALL)
+        [settings] = re.findall(r"```ini\n(.*?)```", self.migration, re.DOTALL)
         _, variable = settings.strip().splitlines()
         name, value = re.fullmatch(r' *Environment="(\w+)=(.*)"', variable).groups()
         self.assertEqual("KUBELET_KUBECONFIG_ARGS", name)
         self.assertEqual(["--kubeconfig=/etc/kubernetes/kubelet.conf"], value.split())
 
-    def test_hubs_are_the_last_to_go_back(self):
+    def test_hubs_are_rolled_back_last(self):
         """Kubelets move back first, since a kubelet behind a hub sends new pods to the hub."""
         self.assert_order(
-            self.back,
+            self.rollback,
             "`rotateCertificates: true`",
             "without `20-yurthub.conf`",
             "`kubeadm token create`",

@@ -46,7 +46,7 @@ class SteeringTests(KustomizationTestCase):
             self.assertEqual(directory == OVERLAY, steering.iptables, directory)
             self.assertEqual(directory.name == "dns", steering.dns, directory)
 
-    def test_nothing_goes_through_unless_it_is_asked_for(self):
+    def test_pass_through_is_disabled_by_default(self):
         """No overlay enables pass-through by itself."""
         for directory in with_workloads():
             steering = settings_of(server_of(render(directory))).mode.steering

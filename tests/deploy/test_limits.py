@@ -106,7 +106,7 @@ class SteeringTests(Limits, unittest.SynchronousTestCase):
         ("all DNS records", MAX_BYTES / MEBIBYTE),
     )
 
-    def test_a_look_that_takes_long_is_made_rarely(self):
+    def test_slow_probes_are_rare(self):
         """Both documents have the factor between the duration of a probe and the pause after it."""
         for text in (LIMITS.read_text(), STEERING.read_text()):
             self.assertRegex(text, rf"\b{probe_schedule.PAUSE_FACTOR} times\b")
@@ -155,7 +155,7 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
         text = LIMITS.read_text()
         self.assertIn(f"each for {sum(dialing.PLAN):g} s at most", text)
 
-    def test_what_kernel_mode_looks_at(self):
+    def test_limits_of_kernel_mode(self):
         """The rate limits and the attempts in the text are those of the rules."""
         found = re.findall(
             r"rate (\d+)/second", detection_rules._ENDPOINT_LIMIT + detection_rules._TOTAL_LIMIT

@@ -219,7 +219,7 @@ class SelectorTests(RenderedTestCase):
                 if each["kind"] in ("Deployment", "DaemonSet"):
                     self.assertEqual([each["metadata"]["name"]], matched)
 
-    def test_servers_keep_away_from_each_other(self):
+    def test_servers_are_on_separate_nodes(self):
         """No two servers share a node, and at most one may be unavailable."""
         for directory in with_workloads():
             objects = render(directory)

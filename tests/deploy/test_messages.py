@@ -9,9 +9,9 @@ from twisted.trial import unittest
 from tests.deploy.messages import Messages
 
 
-def found_in(source, handed_on=frozenset()):
+def found_in(source, text_sources=frozenset()):
     """Return the keys of the messages in a source text, and whether one is without words."""
-    messages = Messages(set(handed_on))
+    messages = Messages(set(text_sources))
     messages.visit(ast.parse(source))
     return set(messages.found), messages.wordless
 
@@ -61,7 +61,7 @@ why("in others, too")
         expected = {"logged": {"warn"}, "at a start": {"start"}, "in others": {"reason"}}
         self.assertEqual({**expected, "in others, too": {"reason"}}, messages.uses)
 
-    def test_handed_on(self):
+    def test_text_sources(self):
         """Texts are collected from listed calls, attributes, entries and functions."""
         source = """
 def notes():

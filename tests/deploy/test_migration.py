@@ -94,10 +94,10 @@ class HostTests(SynchronousTestCase):
         registry = SessionRegistry(Clock())
         for name in ("edge-1", "edge-2"):
             registry.add(Session(name))
-        asked = request(head(host="edge-1:10250", X_Tunnel_Proxy_Dest="edge-2:10250"))
-        asked.exchange.secure = False
-        HostNames(registry).wrap(self.fail)(asked)
-        [(refused, _)] = asked.exchange.failures
+        response = request(head(host="edge-1:10250", X_Tunnel_Proxy_Dest="edge-2:10250"))
+        response.exchange.secure = False
+        HostNames(registry).wrap(self.fail)(response)
+        [(refused, _)] = response.exchange.failures
         self.assertEqual(status("where `Host` is the name of another node"), refused)
 
 
@@ -136,16 +136,16 @@ class LoopbackTests(SynchronousTestCase):
             self.assertIs(allowed, policy.may_connect(ip_address("127.0.0.1"), 9100))
 
 
-class FiguresTests(SynchronousTestCase):
+class MetricNamesTests(SynchronousTestCase):
     """The hub's metrics with names of the original."""
 
-    def test_those_that_are_kept(self) -> None:
+    def test_original_names(self) -> None:
         """The page names all of them."""
-        told = set(re.findall(r"`(node_yurthub_\w+)`", MIGRATION.read_text()))
-        self.assertEqual({name for name in samples() if name.startswith("node_")}, told)
+        documented = set(re.findall(r"`(node_yurthub_\w+)`", MIGRATION.read_text()))
+        self.assertEqual({name for name in samples() if name.startswith("node_")}, documented)
 
 
-class GoneTests(SynchronousTestCase):
+class RemovedFeaturesTests(SynchronousTestCase):
     """Removed features and their replacements."""
 
     def test_pprof(self) -> None:

@@ -32,15 +32,15 @@ BY_PROMETHEUS = {"instance", "job", "le"}
 """Labels that Prometheus adds, and the label of histogram buckets."""
 
 
-def faults(expression, known):
+def faults(expression, existing):
     """Yield a sentence for each unknown metric, label and value in a query."""
     expression = expression.replace("$__rate_interval", "5m")
     available = set(BY_PROMETHEUS)
     for name, matchers in METRIC.findall(expression):
-        if name not in known:
+        if name not in existing:
             yield f"there is no metric {name}"
             continue
-        labels = known[name]
+        labels = existing[name]
         available |= labels.keys()
         for label, operator, value in MATCHER.findall(matchers):
             if label in BY_PROMETHEUS:
@@ -62,9 +62,9 @@ def faults(expression, known):
 class FaultsTests(unittest.SynchronousTestCase):
     """The check of the queries."""
 
-    def test_what_does_not_exist_is_found(self):
+    def test_missing_metrics_are_found(self):
         """Unknown metrics, labels, values and groupings are reported."""
-        known = samples()
+        existing = samples()
         for expression, part in (
             ("yurttunnel_server_nothing > 1", "no metric"),
             ('yurttunnel_server_sessions{colour="red"}', "no label colour"),
@@ -73,9 +73,9 @@ class FaultsTests(unittest.SynchronousTestCase):
             (SESSION_ENDS + '{reason=~"revoked|not_authorized"}', "no reason not_authorized"),
             ("sum by (node) (yurttunnel_server_sessions)", "has the label node"),
         ):
-            (fault,) = faults(expression, known)
+            (fault,) = faults(expression, existing)
             self.assertIn(part, fault)
-        self.assertEqual([], list(faults('yurttunnel_server_sessions{state="waiting"}', known)))
+        self.assertEqual([], list(faults('yurttunnel_server_sessions{state="waiting"}', existing)))
 
 
 class RulesTests(unittest.SynchronousTestCase):
@@ -86,11 +86,11 @@ class RulesTests(unittest.SynchronousTestCase):
         self.groups = yaml.safe_load(RULES.read_text())["groups"]
         self.rules = [rule for group in self.groups for rule in group["rules"]]
 
-    def test_alerts_ask_for_what_exists(self):
+    def test_alerts_use_existing_metrics(self):
         """Each expression uses existing metrics, labels and values."""
-        known = samples()
+        existing = samples()
         for rule in self.rules:
-            self.assertEqual([], list(faults(rule["expr"], known)), rule["alert"])
+            self.assertEqual([], list(faults(rule["expr"], existing)), rule["alert"])
 
     def test_every_alert_is_complete(self):
         """Each alert has a unique name, a severity, a summary and a description."""
@@ -105,14 +105,14 @@ class RulesTests(unittest.SynchronousTestCase):
             self.assertGreater(len(rule["annotations"]["description"]), 60)
             self.assertEqual(rule["expr"].count("("), rule["expr"].count(")"), rule["alert"])
 
-    def test_old_firewall_rules_are_told_after_three_periods(self):
+    def test_old_firewall_rules_are_reported_after_three_periods(self):
         """The alert fires after three default sync periods."""
         (rule,) = [each for each in self.rules if each["alert"] == "YurtTunnelFirewallRulesOld"]
         defaults = {name: value for name, _, value, _ in ServerOptions.optParameters}
         seconds = 3 * int(defaults["iptables-sync-period"])
         self.assertTrue(rule["expr"].endswith(f"_last_success_timestamp_seconds > {seconds}"))
 
-    def test_changes_of_services_that_wait_are_told_after_two_periods(self):
+    def test_pending_changes_of_services_are_reported_after_two_periods(self):
         """The alert fires when the proxy's /healthz fails."""
         (rule,) = [each for each in self.rules if each["alert"] == "YurtProxyChangesWait"]
         defaults = {name: value for name, _, value, _ in ProxyOptions.optParameters}
@@ -121,11 +121,11 @@ class RulesTests(unittest.SynchronousTestCase):
 
     def test_texts_use_labels_that_the_expression_leaves(self):
         """Labels in an alert's text are labels of the metrics in its expression."""
-        known = samples()
+        existing = samples()
         for rule in self.rules:
             labels = {"instance"}
             for name, _ in METRIC.findall(rule["expr"]):
-                labels |= known[name].keys()
+                labels |= existing[name].keys()
             for text in rule["annotations"].values():
                 self.assertLessEqual(set(re.findall(r"\$labels\.(\w+)", text)), labels)
 
@@ -142,15 +142,15 @@ class DashboardTests(unittest.SynchronousTestCase):
         self.panels = [each for each in every if each["type"] != "row"]
         self.panels += [each for row in self.rows for each in row["panels"]]
 
-    def test_panels_ask_for_what_exists(self):
+    def test_panels_use_existing_metrics(self):
         """Queries and legends use existing metrics and labels."""
-        known = samples()
+        existing = samples()
         for panel in self.panels:
             self.assertTrue(panel["targets"], panel["title"])
             for target in panel["targets"]:
-                self.assertEqual([], list(faults(target["expr"], known)), panel["title"])
+                self.assertEqual([], list(faults(target["expr"], existing)), panel["title"])
                 names = [name for name, _ in METRIC.findall(target["expr"])]
-                labels = BY_PROMETHEUS.union(*(known[name].keys() for name in names))
+                labels = BY_PROMETHEUS.union(*(existing[name].keys() for name in names))
                 self.assertLessEqual(
                     set(re.findall(r"{{(\w+)}}", target["legendFormat"])), labels, panel["title"]
                 )
@@ -169,12 +169,12 @@ class DashboardTests(unittest.SynchronousTestCase):
         steering = {sample.name for family in all_steering_families() for sample in family.samples}
         self.assertEqual({"yurttunnel_server_steering_intercepted_ports"}, steering - shown)
 
-    def test_annotations_ask_for_what_exists(self):
+    def test_annotations_use_existing_metrics(self):
         """Lost nodes are marked, by a label of the query."""
-        known = samples()
+        existing = samples()
         lost, broken = self.dashboard["annotations"]["list"]
         for each in (lost, broken):
-            self.assertEqual([], list(faults(each["expr"], known)), each["name"])
+            self.assertEqual([], list(faults(each["expr"], existing)), each["name"])
         self.assertIn("by (agentID)", lost["expr"])
         self.assertIn("{{agentID}}", lost["titleFormat"])
         self.assertIn('agentID=~"$node"', lost["expr"])
@@ -190,7 +190,7 @@ class DashboardTests(unittest.SynchronousTestCase):
             for target in panel["targets"]:
                 self.assertIn('node=~"$node"', target["expr"], panel["title"])
 
-    def test_links_lead_to_the_status_page(self):
+    def test_links_point_to_the_status_page(self):
         """The dashboard links to the status page, and a row of a table to that page's node."""
         (link,) = self.dashboard["links"]
         self.assertEqual("${status_page}/", link["url"])
@@ -215,7 +215,7 @@ class DashboardTests(unittest.SynchronousTestCase):
         used = set(re.findall(r"\$\{?([a-z]\w*)", DASHBOARD.read_text()))
         self.assertEqual(defined, used)
 
-    def test_no_two_panels_are_in_one_place(self):
+    def test_panels_do_not_overlap(self):
         """Panels have unique ids and do not overlap."""
         every = [*self.rows, *self.panels]
         self.assertEqual(len(every), len({each["id"] for each in every}))
@@ -256,9 +256,9 @@ class ProcessTests(unittest.SynchronousTestCase):
     def test_other_programs_are_left_out(self):
         """Queries of process metrics are joined with the programs' own, to exclude others."""
         rules = yaml.safe_load(RULES.read_text())["groups"]
-        asked = [rule["expr"] for group in rules for rule in group["rules"]]
-        asked += re.findall(r'"expr": "(.*)"', DASHBOARD.read_text())
-        of_processes = [each for each in asked if "process_" in each]
+        expressions = [rule["expr"] for group in rules for rule in group["rules"]]
+        expressions += re.findall(r'"expr": "(.*)"', DASHBOARD.read_text())
+        of_processes = [each for each in expressions if "process_" in each]
         self.assertEqual(3, len(of_processes))
         for each in of_processes:
             self.assertIn(" and on (instance, job) ", each)

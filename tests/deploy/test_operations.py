@@ -9,7 +9,7 @@ import yaml
 from twisted.internet.task import Clock
 from twisted.trial import unittest
 
-from tests.deploy.messages import HANDED_ON, has_words, key, source_files
+from tests.deploy.messages import TEXT_SOURCES, has_words, key, source_files
 from tests.deploy.metrics import RULES, samples
 from tests.deploy.reference import (
     FLAGS,
@@ -95,8 +95,8 @@ class MessageTests(unittest.SynchronousTestCase):
 
     def test_each_exists(self):
         """Each row has a message that exists in the source."""
-        gone = [code for text, code in self.documented.items() if text not in self.messages]
-        self.assertEqual([], sorted(gone))
+        outdated = [code for text, code in self.documented.items() if text not in self.messages]
+        self.assertEqual([], sorted(outdated))
 
     def test_each_can_be_searched(self):
         """Each row has a literal word to search for."""
@@ -105,11 +105,11 @@ class MessageTests(unittest.SynchronousTestCase):
     def test_no_message_is_passed_on_from_nowhere(self):
         """Files with messages without literal words are listed with the sources of the text."""
         wordless = {name for name, messages in messages_by_file().items() if messages.wordless}
-        self.assertLessEqual(wordless, HANDED_ON.keys())
+        self.assertLessEqual(wordless, TEXT_SOURCES.keys())
 
-    def test_what_hands_on_is_there(self):
+    def test_text_sources_exist(self):
         """Each listed call, attribute, name and function is in its file."""
-        for name, makers in HANDED_ON.items():
+        for name, makers in TEXT_SOURCES.items():
             text = (REPOSITORY / name).read_text()
             for maker in makers:
                 self.assertRegex(text, rf"\b{maker}\b", name)
@@ -140,15 +140,15 @@ class MonitoringTests(unittest.SynchronousTestCase):
             names.add(name)
         self.assertEqual(names, documented)
 
-    def test_every_metric_is_looked_at(self):
+    def test_every_metric_is_compared(self):
         """Each metric that is declared in the source is in the compared registries."""
-        looked_at = families()
+        compared = families()
         declared = [
             (name, path) for path, _ in source_files(REPOSITORY) for name in declared_in(path)
         ]
         self.assertGreater(len(declared), 50)
         for name, path in declared:
-            self.assertTrue(any(each.endswith(name) for each in looked_at), f"{path}: {name}")
+            self.assertTrue(any(each.endswith(name) for each in compared), f"{path}: {name}")
 
     def test_each_metric_has_an_alert_or_a_reason(self):
         """Each metric has an alert or the reason for having none."""
@@ -215,7 +215,7 @@ class ReferenceTests(unittest.SynchronousTestCase):
             {path.removeprefix("/debug").strip("/") for path in pages}, {*named, "", "*"}
         )
 
-    def test_readme_leads_here(self):
+    def test_readme_links_here(self):
         """The README links to the runbook."""
         self.assertIn("docs/operations.md", (REPOSITORY / "README.md").read_text())
 

@@ -33,7 +33,7 @@ HOST_IPS = ["192.0.2.10", "2001:db8:0:1::15"]
 class HostAddressTests(RenderedTestCase):
     """The node's address in arguments, in the API's notation."""
 
-    def test_programs_take_addresses_of_either_family(self):
+    def test_programs_accept_addresses_of_either_family(self):
         """The programs accept a node address of either family wherever an overlay uses it."""
         for directory in with_workloads():
             for workload in workloads(directory):

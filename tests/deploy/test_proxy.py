@@ -44,10 +44,10 @@ class UnitTests(unittest.SynchronousTestCase):
         (line,) = (each for each in UNIT.read_text().splitlines() if "PROXY_FLAGS=" in each)
         parsed = parse(*shlex.split(line.partition("=")[2]))
         self.assertEqual("http://127.0.0.1:10261", parsed.sources.master)
-        longest = parsed.sync.drain + REMOVAL_SECONDS
-        self.assertGreater(float(settings["TimeoutStopSec"]), longest)
+        max_seconds = parsed.sync.drain + REMOVAL_SECONDS
+        self.assertGreater(float(settings["TimeoutStopSec"]), max_seconds)
 
-    def test_it_may_little(self):
+    def test_few_privileges(self):
         """The unit has three capabilities and may use netlink."""
         settings = dict(settings_of(UNIT))
         expected = {f"CAP_{each}" for each in CAPABILITIES}
@@ -82,21 +82,21 @@ class ManifestTests(unittest.SynchronousTestCase):
         settings = self.settings(container)
         self.assertEqual("https://API:6443", settings.sources.master)
         self.assertTrue(pod["hostNetwork"])
-        longest = settings.sync.drain + REMOVAL_SECONDS
-        self.assertGreater(pod["terminationGracePeriodSeconds"], longest)
+        max_seconds = settings.sync.drain + REMOVAL_SECONDS
+        self.assertGreater(pod["terminationGracePeriodSeconds"], max_seconds)
         self.assertEqual(HEALTH_PORT, settings.pages.health[1])
         for probe in ("livenessProbe", "readinessProbe"):
-            asked = container[probe]["httpGet"]
-            self.assertEqual(settings.pages.metrics, (asked["host"], asked["port"]))
-            self.assertEqual(METRICS_PORT, asked["port"])
+            request = container[probe]["httpGet"]
+            self.assertEqual(settings.pages.metrics, (request["host"], request["port"]))
+            self.assertEqual(METRICS_PORT, request["port"])
 
-    def test_behind_a_hub(self):
+    def test_with_a_hub(self):
         """Behind a hub the proxy uses the node's identity and has no token of its own."""
         _, pod, container = self.daemon_set("proxy-hub")
         self.assertEqual("http://127.0.0.1:10261", self.settings(container).sources.master)
         self.assertFalse(pod["automountServiceAccountToken"])
 
-    def test_the_way_back(self):
+    def test_removal(self):
         """To remove the proxy, all pods first restart with the flag that removes their rules."""
         (text,) = [each.text for each in blocks(README) if "--remove-rules-at-exit" in each.text]
         commands = [shlex.split(each) for each in text.replace("\\\n", "").splitlines()]
@@ -115,14 +115,14 @@ class ManifestTests(unittest.SynchronousTestCase):
             container["args"].append(change["value"])
             self.assertTrue(self.settings(container).sync.removes_rules)
 
-    def test_who_is_told_to_remove_rules_can(self):
+    def test_removal_of_rules_is_documented(self):
         """Where a page mentions --cleanup, it links to the way to run it in a cluster."""
         for page in (REPOSITORY / "docs" / name for name in ("messages.md", "proxy.md")):
             for line in page.read_text().splitlines():
                 if re.search(r"proxy (again or with )?--cleanup\b", line):
                     self.assertIn("(../deploy/proxy/README.md#to-go-back)", line)
 
-    def test_what_it_may(self):
+    def test_permissions(self):
         """The account may list and watch Services, EndpointSlices and Nodes, and no more."""
         objects, _, container = self.daemon_set("proxy")
         rules = named(objects, "ClusterRole", "yurt-proxy")["rules"]

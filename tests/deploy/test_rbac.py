@@ -95,7 +95,7 @@ class MissingTests(unittest.TestCase):
         request = Request(SERVER, "create", "", "configmaps", "", "kube-system", "cfg")
         self.assertEqual((request,), audit(granted(rule, "kube-system"), [request]).missing)
 
-    def test_a_cluster_role_holds_in_every_namespace(self):
+    def test_a_cluster_role_applies_in_every_namespace(self):
         """A ClusterRoleBinding's grants also apply within a namespace."""
         grants = granted({"apiGroups": [""], "resources": ["pods"], "verbs": ["list"]})
         used = [
@@ -145,7 +145,7 @@ class SuperfluousTests(unittest.TestCase):
             self.assertIn("superfluous: ", line)
             self.assertIn(f"{request.verb} {request.path}.", line)
 
-    def test_names_are_looked_at_one_by_one(self):
+    def test_names_are_checked_individually(self):
         """An unused name among several names of a rule is reported."""
         rule = {
             "apiGroups": [""],
@@ -185,7 +185,7 @@ class SuperfluousTests(unittest.TestCase):
         used = [Request(SERVER, "create", "coordination.k8s.io", "leases", "", "kube-system", "l")]
         self.assertEqual((), audit(granted(rule, "kube-system"), used).superfluous)
 
-    def test_only_the_users_in_question_are_looked_at(self):
+    def test_only_given_users_are_checked(self):
         """With ``users``, requests of others and grants to others are ignored."""
         other = Request("somebody", "delete", "", "nodes")
         self.assertEqual("", str(audit(objects(), [*ALL, other], users=[SERVER])))

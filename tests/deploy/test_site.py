@@ -33,7 +33,7 @@ class SiteTests(unittest.TestCase):
     if importlib.util.find_spec("sphinx") is None:
         skip = "Sphinx is not installed: pip install -e '.[docs]'"
 
-    async def test_it_is_made(self) -> None:
+    async def test_build(self) -> None:
         """The build has no warnings about broken links or anything else, and finds every page."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()

@@ -13,7 +13,7 @@ from tests.deploy.workloads import KustomizationTestCase
 
 OVERLAY = DEPLOY / "overlays" / "egress-selector"
 IPTABLES = DEPLOY / "components" / "iptables"
-PLACE = "/run/yurttunnel"
+DIRECTORY = "/run/yurttunnel"
 
 SECONDS = 60
 """The timeout of a command."""
@@ -26,13 +26,13 @@ def as_in(pod, container):
     """
     security = {**pod["securityContext"], **container["securityContext"]}
     groups = [security["fsGroup"], *security.get("supplementalGroups", [])]
-    kept = [f"+{each.lower()}" for each in security["capabilities"].get("add", [])]
+    added = [f"+{each.lower()}" for each in security["capabilities"].get("add", [])]
     return [
         "setpriv",
         f"--reuid={security['runAsUser']}",
         f"--regid={security['runAsGroup']}",
         f"--groups={','.join(map(str, groups))}",
-        f"--bounding-set={','.join(['-all', *kept])}",
+        f"--bounding-set={','.join(['-all', *added])}",
         "--inh-caps=-all",
         "--no-new-privs",
     ]
@@ -69,7 +69,7 @@ class SocketDirectoryTests(KustomizationTestCase):
     def make(self, pod):
         """Run the command of the init container."""
         (maker,) = pod["initContainers"]
-        self.assertEqual(PLACE, maker["command"][-1])
+        self.assertEqual(DIRECTORY, maker["command"][-1])
         status = self.run_as(pod, maker, *maker["command"][:-1], str(self.place))
         self.assertEqual(0, status)
 

@@ -23,7 +23,7 @@ UNITS = sorted((DEPLOY / "systemd").glob("yurttunnel-*.service"))
 END_MARGIN = 15.0
 """The maximum time in seconds that a program needs to end after its drain timeout."""
 
-MOST_EXPOSURE = 2.0
+MAX_EXPOSURE = 2.0
 """The maximum of ``systemd-analyze security``, from 0 to 10; versions differ slightly."""
 
 VARIABLES = {
@@ -86,7 +86,7 @@ class UnitTests(unittest.SynchronousTestCase):
             ["yurttunnel-agent.service", "yurttunnel-server.service"], [each.name for each in UNITS]
         )
 
-    def test_the_commands_exist_and_take_their_flags(self):
+    def test_the_commands_exist_and_accept_their_flags(self):
         """Every command is a plugin that accepts all flags, including those of examples."""
         commands = {maker.tapname for maker in getPlugins(IServiceMaker)}
         for path in UNITS:
@@ -99,7 +99,7 @@ class UnitTests(unittest.SynchronousTestCase):
             state = f"{VARIABLES['STATE_DIRECTORY']}/state"
             self.assertEqual(state, str(settings.mode.state_dir))
 
-    def test_systemd_is_told(self):
+    def test_systemd_notification(self):
         """systemd waits for the readiness of a service, and restarts one that hangs."""
         for path in UNITS:
             settings = dict(settings_of(path))
@@ -186,14 +186,16 @@ class AnalyzeTests(unittest.SynchronousTestCase):
     def test_units_are_good(self):
         """Every setting and value is valid."""
         for unit in self.units():
-            said = self.analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
-            self.assertEqual((0, ""), (said.returncode, said.stderr + said.stdout))
+            output = self.analyze("verify", "--man=no", "--recursive-errors=no", str(unit))
+            self.assertEqual((0, ""), (output.returncode, output.stderr + output.stdout))
 
-    def test_little_is_exposed(self):
+    def test_exposure_is_low(self):
         """The exposure rating is low."""
         for unit in self.units():
-            said = self.analyze("security", "--offline=true", "--no-pager", str(unit))
-            exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said.stdout)
+            output = self.analyze("security", "--offline=true", "--no-pager", str(unit))
+            exposure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", output.stdout)
             if exposure is None:
-                raise unittest.SkipTest(f"this systemd-analyze does not rate files: {said.stderr}")
-            self.assertLessEqual(float(exposure[1]), MOST_EXPOSURE)
+                raise unittest.SkipTest(
+                    f"this systemd-analyze does not rate files: {output.stderr}"
+                )
+            self.assertLessEqual(float(exposure[1]), MAX_EXPOSURE)

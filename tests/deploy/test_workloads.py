@@ -56,7 +56,7 @@ STEERING_BY_NAMES = {"configmaps", "services"}
 class FlagTests(RenderedTestCase):
     """The arguments in the manifests fit the programs and the other objects."""
 
-    def test_the_commands_exist_and_take_their_flags(self):
+    def test_the_commands_exist_and_accept_their_flags(self):
         """Every command is a plugin that accepts all flags, and no flag is ignored."""
         commands = {maker.tapname for maker in getPlugins(IServiceMaker)}
         for directory in with_workloads():
@@ -77,7 +77,7 @@ class FlagTests(RenderedTestCase):
                 namespace = workload["metadata"]["namespace"]
                 self.assertEqual(namespace, settings_of(workload).mode.namespace)
 
-    def test_probes_ask_where_the_program_answers(self):
+    def test_probes_use_the_meta_port(self):
         """Probes use the address and port of the meta pages."""
         for directory in with_workloads():
             server = server_of(render(directory))
@@ -93,7 +93,7 @@ class FlagTests(RenderedTestCase):
                         container[probe]["httpGet"],
                     )
 
-    def test_services_lead_to_ports_that_the_server_has(self):
+    def test_services_have_the_servers_ports(self):
         """Services and containers have the server's ports."""
         for directory in with_workloads():
             objects = render(directory)
@@ -123,7 +123,7 @@ class FlagTests(RenderedTestCase):
                 grace = pod_of(workload)["terminationGracePeriodSeconds"]
                 self.assertLessEqual(settings_of(workload).drain_timeout + END_MARGIN, grace)
 
-    def test_certificates_are_kept_where_the_pod_may_write(self):
+    def test_certificates_are_in_a_writable_volume(self):
         """Certificates are stored in a volume that an unprivileged user can write to."""
         for directory in with_workloads():
             for workload in workloads(directory):

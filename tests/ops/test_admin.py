@@ -95,7 +95,7 @@ class ProcessPageTests(SynchronousTestCase):
                 {"process": process_page(clock, "program", readiness, {"node": "edge-1"})},
             ),
         )
-        told = json.loads(site.ask("/v1/process").body)
+        answer = json.loads(site.ask("/v1/process").body)
         self.assertEqual(
             {
                 "program": "program",
@@ -109,7 +109,7 @@ class ProcessPageTests(SynchronousTestCase):
                 ],
                 "node": "edge-1",
             },
-            told,
+            answer,
         )
         readiness.add("certificate", lambda: "it has expired")
         self.assertFalse(json.loads(site.ask("/v1/process").body)["ready"])
@@ -136,9 +136,11 @@ class AdminSocketTests(TestCase):
         """Start a socket that cannot listen; return the logged message."""
         with capturedLogs() as events:
             made.startService()
-        [said] = [formatEvent(event) for event in events]
-        self.assertEqual(f"the command yurttunnel cannot reach this process: {made.problem}", said)
-        return said
+        [message] = [formatEvent(event) for event in events]
+        self.assertEqual(
+            f"the command yurttunnel cannot reach this process: {made.problem}", message
+        )
+        return message
 
     async def test_mode(self) -> None:
         """The socket file has mode 0600 and is removed when the service stops."""

@@ -14,7 +14,7 @@ class AnnouncementTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Make a process that is not ready."""
-        self.clock, self.said = Clock(), 0
+        self.clock, self.announcements = Clock(), 0
         self.problem: str | None = "port 10262 is not bound"
         readiness = Readiness()
         readiness.add("listeners", lambda: self.problem)
@@ -24,20 +24,20 @@ class AnnouncementTests(SynchronousTestCase):
 
     def announce(self) -> None:
         """Count the announcement."""
-        self.said += 1
+        self.announcements += 1
 
     def test_once(self) -> None:
         """The announcement waits until all required checks pass, and is never repeated."""
         self.clock.pump([INTERVAL] * 3)
-        self.assertEqual(0, self.said)
+        self.assertEqual(0, self.announcements)
         self.problem = None
         self.clock.pump([INTERVAL] * 3)
-        self.assertEqual(1, self.said)
+        self.assertEqual(1, self.announcements)
         self.problem = "it is gone"
         self.clock.pump([INTERVAL] * 3)
         self.problem = None
         self.clock.pump([INTERVAL] * 3)
-        self.assertEqual(1, self.said)
+        self.assertEqual(1, self.announcements)
         self.announcement.stopService()
         self.assertEqual([], self.clock.getDelayedCalls())
 
@@ -47,4 +47,4 @@ class AnnouncementTests(SynchronousTestCase):
         self.problem = None
         self.assertEqual([], self.clock.getDelayedCalls())
         self.clock.pump([INTERVAL] * 3)
-        self.assertEqual(0, self.said)
+        self.assertEqual(0, self.announcements)

@@ -16,13 +16,13 @@ class BackoffTests(SynchronousTestCase):
 
     def test_jitter_has_its_bounds(self):
         """Jitter is at least the minimum or half the delay, and at most the delay."""
-        for failures, most in ((0, 1), (1, 2), (10_000, 5)):
+        for failures, maximum in ((0, 1), (1, 2), (10_000, 5)):
             full = [full_jitter(failures, 1, 5, 0.5) for _ in range(200)]
             equal = [equal_jitter(failures, 1, 5) for _ in range(200)]
-            for pauses, least in ((full, 0.5), (equal, most / 2)):
-                self.assertTrue(all(least <= pause <= most for pause in pauses))
-                self.assertLess(min(pauses), least + (most - least) / 4)
-                self.assertGreater(max(pauses), most - (most - least) / 4)
+            for pauses, minimum in ((full, 0.5), (equal, maximum / 2)):
+                self.assertTrue(all(minimum <= pause <= maximum for pause in pauses))
+                self.assertLess(min(pauses), minimum + (maximum - minimum) / 4)
+                self.assertGreater(max(pauses), maximum - (maximum - minimum) / 4)
 
     def test_failures_in_a_row(self):
         """A success resets the backoff."""

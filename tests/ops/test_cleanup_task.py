@@ -37,10 +37,10 @@ class CleanupTaskTests(SynchronousTestCase):
         """Capture the output and the errors."""
         self.reactor = Reactor()
         self.screen = io.StringIO()
-        self.said = []
+        self.printed = []
         self.patch(sys, "__stdout__", self.screen)
         self.patch(
-            cleanup_task, "exit_with_error", lambda reactor, sentence: self.said.append(sentence)
+            cleanup_task, "exit_with_error", lambda reactor, sentence: self.printed.append(sentence)
         )
 
     def run_task(self, done):
@@ -49,7 +49,7 @@ class CleanupTaskTests(SynchronousTestCase):
         service.startService()
         return service
 
-    def test_what_was_removed(self):
+    def test_removed_items(self):
         """The task prints each removed item, or that there was none, and stops the reactor."""
         self.run_task(succeed(["removed a", "removed b"]))
         self.assertEqual("removed a\nremoved b\n", self.screen.getvalue())
@@ -57,23 +57,23 @@ class CleanupTaskTests(SynchronousTestCase):
         self.run_task(succeed([]))
         self.assertIn("there was nothing to remove", self.screen.getvalue())
 
-    def test_what_cannot_be_removed(self):
+    def test_removal_errors(self):
         """An error names the flag, and tells an unprivileged user to run it as root."""
         self.patch(cleanup_task.os, "geteuid", lambda: 1000)
         done = Deferred()
         self.run_task(done)
         done.errback(Refused("the kernel says no"))
-        self.assertEqual(["--cleanup: run it as root: the kernel says no"], self.said)
+        self.assertEqual(["--cleanup: run it as root: the kernel says no"], self.printed)
         self.assertFalse(self.reactor.stopped)
 
     def test_a_defect(self):
         """An unexpected exception ends the process and is logged with its traceback."""
         self.run_task(fail(ValueError("a defect")))
-        self.assertEqual(["--cleanup: internal error: ValueError('a defect')"], self.said)
+        self.assertEqual(["--cleanup: internal error: ValueError('a defect')"], self.printed)
         self.assertEqual(1, len(self.flushLoggedErrors(ValueError)))
         self.assertFalse(self.reactor.stopped)
 
-    def test_nobody_reads(self):
+    def test_unwritable_output(self):
         """The task ends although its output cannot be written."""
         self.screen.close()
         self.run_task(succeed(["removed a"]))

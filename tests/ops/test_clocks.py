@@ -51,7 +51,7 @@ class SteadyTests(SynchronousTestCase):
         self.reactor.time_of_day = lambda: HOUR
         self.assertEqual(time_of_day(self.reactor), HOUR)
 
-    def test_behind_other_transports(self) -> None:
+    def test_wrapped_transports(self) -> None:
         """A reactor that is wrapped by either kind of transports keeps both clocks."""
         for name in ("direct", "twisted"):
             reactor = with_transports(self.reactor, name, lambda socket: None)
@@ -59,7 +59,7 @@ class SteadyTests(SynchronousTestCase):
             self.assertLess(abs(time_of_day(reactor) - time.time()), 60)
 
 
-class OneClockTests(SynchronousTestCase):
+class SingleClockTests(SynchronousTestCase):
     """A clock without a separate time of day."""
 
     def test_its_seconds_are_the_time_of_day(self) -> None:

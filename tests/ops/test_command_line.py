@@ -30,10 +30,10 @@ class _Options(CommandOptions[None]):
         self.value(self.table[2])
 
 
-class OneLineTests(SynchronousTestCase):
+class ErrorMessageTests(SynchronousTestCase):
     """The error messages."""
 
-    def told(self, *arguments: str, twist_command: str = "") -> str:
+    def message(self, *arguments: str, twist_command: str = "") -> str:
         """Return the error for a command line."""
         options = _Options({})
         if not twist_command:
@@ -47,7 +47,7 @@ class OneLineTests(SynchronousTestCase):
 
     def test_a_flag_that_does_not_exist(self) -> None:
         """An unknown flag is reported with the flags that are similar to it."""
-        for given, told in {
+        for line, message in {
             "--stat-dir": "--stat-dir: there is no such flag: did you mean --state-dir?",
             "--meta_port=1": "--meta_port: there is no such flag: did you mean --meta-port?",
             "--state_di": "--state_di: there is no such flag: did you mean --state-dir?",
@@ -55,16 +55,17 @@ class OneLineTests(SynchronousTestCase):
             "--x": "--x: there is no such flag: --help-all shows all there are",
             "-x": "-x: there is no such flag: --help-all shows all there are",
         }.items():
-            self.assertEqual(told, self.told(given))
+            self.assertEqual(message, self.message(line))
 
-    def test_several_alike(self) -> None:
+    def test_several_similar_flags(self) -> None:
         """Similar flags are listed by similarity; flags that are much less similar are left out."""
         self.assertEqual(
             "--meta-pst: there is no such flag: did you mean --meta-port or --meta-host?",
-            self.told("--meta-pst=1"),
+            self.message("--meta-pst=1"),
         )
         self.assertEqual(
-            "--state-dr: there is no such flag: did you mean --state-dir?", self.told("--state-dr")
+            "--state-dr: there is no such flag: did you mean --state-dir?",
+            self.message("--state-dr"),
         )
         self.assertEqual("did you mean aad, aac or aab?", did_you_mean("aa", ["aac", "aad", "aab"]))
         self.assertEqual("", did_you_mean("b", ["aab"]))
@@ -80,22 +81,22 @@ class OneLineTests(SynchronousTestCase):
         self.assertEqual(
             "--log-level: it is a flag of twist itself: write it before the command, twist"
             " --log-level LEVEL yurttunnel-server, or give --v=4 here for debug messages\n",
-            self.told("--log-level", "debug", twist_command="yurttunnel-server"),
+            self.message("--log-level", "debug", twist_command="yurttunnel-server"),
         )
         self.assertEqual(
             "--log-level: there is no such flag: give --v=2 for each request, --v=4 for debug"
             " messages",
-            self.told("--log-level=debug"),
+            self.message("--log-level=debug"),
         )
         self.assertEqual(
             "--log-file: there is no such flag: the log goes to standard error: 2> FILE puts it"
             " into a file",
-            self.told("--log-file=x"),
+            self.message("--log-file=x"),
         )
 
     def test_values(self) -> None:
         """Missing and superfluous values, ambiguous abbreviations and arguments are reported."""
-        for given, told in {
+        for line, message in {
             "--state-dir": "--state-dir: its value is missing: write --state-dir=VALUE",
             "-s": "-s: its value is missing: write -s=VALUE",
             "--standalone=yes": "--standalone: it takes no value: remove the equals sign and"
@@ -104,16 +105,16 @@ class OneLineTests(SynchronousTestCase):
             "--meta-port=x": "--meta-port: 'x' is not a port: write a number from 1 to 65535",
             "yes": "unexpected argument 'yes': it belongs to no flag",
         }.items():
-            self.assertEqual(told, self.told(given))
+            self.assertEqual(message, self.message(line))
 
     def test_under_twist_nothing_is_added(self) -> None:
         """Under twist the error is printed without the help that twist would add."""
         self.assertEqual(
             "--meta-port: 'x' is not a port: write a number from 1 to 65535\n",
-            self.told("--meta-port=x", twist_command="yurttunnel-server"),
+            self.message("--meta-port=x", twist_command="yurttunnel-server"),
         )
 
-    def test_it_is_one_line(self) -> None:
+    def test_line_breaks(self) -> None:
         """Line breaks in a quoted value do not break the error's line."""
         self.patch(sys, "stderr", io.StringIO())
         with self.assertRaises(SystemExit), exit_on_usage_error():

@@ -18,7 +18,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.ops.test_http_site import TcpTransport
 from tests.ops.test_meta import Answer, parse
-from tests.ops.test_slices import Turns
+from tests.ops.test_slices import SteppedReactor
 from tests.tunnel.memory import SessionPair, User
 from yurttunnel.ops.debug import sessions as debug_sessions
 from yurttunnel.ops.debug.log_level import DEFAULT_SECONDS
@@ -138,7 +138,7 @@ class AccessTests(DebugTestCase):
         ):
             self.assertEqual(200, self.ask("/reactor", peer=peer, hosts=(host,)).status, host)
 
-    def test_elsewhere(self):
+    def test_other_machines(self):
         """Clients of other machines get 403 and a message, for each page and method."""
         for path in ("/", "/sessions", "/memory", "/nothing", "/sessions/deeper"):
             for method in ("GET", "POST", "HEAD", "DELETE"):
@@ -165,7 +165,7 @@ class AccessTests(DebugTestCase):
         channel.dataReceived(f"GET /debug HTTP/1.1\r\nHost: {HERE}\r\n\r\n".encode())
         self.assertEqual(403, parse(transport.value()).status)
 
-    def test_names_that_lead_here(self):
+    def test_allowed_host_names(self):
         """Host names other than localhost are rejected, which prevents DNS rebinding."""
         for hosts in (
             ("evil.example:10265",),
@@ -291,18 +291,18 @@ class PageTests(DebugTestCase):
 
     def test_many_streams(self):
         """A long response is rendered over many reactor turns."""
-        reactor = Turns()
+        reactor = SteppedReactor()
         self.site.slices = Slices(reactor, count().__next__)
         for _ in range(20):
             self.pair.joined(User(), User())
         _, transport = self.begin("/sessions")
-        turns = 0
+        turn_count = 0
         while not transport.value():
             reactor.turn()
-            turns += 1
+            turn_count += 1
         [session] = json.loads(parse(transport.value()).body)["sessions"]
         self.assertEqual(20, len(session["streams"]))
-        self.assertGreater(turns, 10)
+        self.assertGreater(turn_count, 10)
 
     def test_reactor(self):
         """Lag, delayed calls and descriptors are counted."""
@@ -344,7 +344,7 @@ class LogLevelTests(DebugTestCase):
         """Request a level."""
         return self.ask(f"/log-level?{query}", "POST")
 
-    def test_goes_back(self):
+    def test_reverted(self):
         """The level changes at once, is shown, and is reverted when the time is over."""
         self.assertEqual(b"info\n", self.ask("/log-level").body)
         self.assertEqual(200, self.change("level=debug&seconds=60").status)
@@ -434,12 +434,12 @@ class MemoryTests(DebugTestCase):
     def test_trace(self):
         """While tracing, the page lists the lines that allocated most, in descending order."""
         self.assertEqual(200, self.ask("/memory?frames=2", "POST").status)
-        kept = bytes(5_000_000)
+        allocated = bytes(5_000_000)
         body = self.ask("/memory").body.decode()
         first = body.index("KiB in")
         self.assertIn("test_debug.py", body[first : body.index("KiB in", first + 1)])
-        self.assertIn("kept = bytes(5_000_000)", body)
-        self.assertEqual(5_000_000, len(kept))
+        self.assertIn("allocated = bytes(5_000_000)", body)
+        self.assertEqual(5_000_000, len(allocated))
 
     def test_end(self):
         """Tracing ends on request, when the service stops, and after a timeout."""
@@ -454,7 +454,7 @@ class MemoryTests(DebugTestCase):
             self.assertFalse(tracemalloc.is_tracing())
         self.assertIn(b"tracing is off", self.ask("/memory").body)
 
-    def test_one_at_a_time(self):
+    def test_concurrent_snapshots(self):
         """While a snapshot is read for one client, another client is told so."""
         self.ask("/memory?frames=1", "POST")
         self.reactor.pool.busy = True
@@ -464,7 +464,7 @@ class MemoryTests(DebugTestCase):
         self.reactor.pool.work()
         self.assertIn(b"traced: ", transport.value())
 
-    def test_client_goes(self):
+    def test_client_disconnects(self):
         """A client that disconnects during a snapshot does not block the next client."""
         self.ask("/memory?frames=1", "POST")
         self.reactor.pool.busy = True

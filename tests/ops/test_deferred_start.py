@@ -31,9 +31,11 @@ class DeferredStartTests(TestCase):
         self.ready = Deferred()
         self.made = Made()
         self.problem = None
-        self.said = []
+        self.messages = []
         self.patch(
-            deferred_start, "exit_with_error", lambda reactor, sentence: self.said.append(sentence)
+            deferred_start,
+            "exit_with_error",
+            lambda reactor, sentence: self.messages.append(sentence),
         )
         self.service = DeferredStart(
             object(), "yurttunnel-server", "no certificates yet", self.wait, self.make
@@ -63,7 +65,7 @@ class DeferredStartTests(TestCase):
         self.successResultOf(stopped)
         self.assertFalse(self.made.running)
 
-    def test_stopped_while_it_waits(self):
+    def test_stopped_while_waiting(self):
         """Stopping cancels the wait, and the service is not made."""
         cancelled = []
         self.ready = Deferred(lambda _: cancelled.append(True))
@@ -71,14 +73,14 @@ class DeferredStartTests(TestCase):
         self.successResultOf(self.service.stopService())
         self.assertEqual([True], cancelled)
         self.assertFalse(self.made.running)
-        self.assertEqual([], self.said)
+        self.assertEqual([], self.messages)
 
-    def test_port_taken(self):
+    def test_port_in_use(self):
         """A port that cannot be bound ends the process with an error message."""
         self.problem = CannotListen("--secure-port", "another process listens there")
         self.service.startService()
         self.ready.callback(None)
-        self.assertEqual(["--secure-port: another process listens there"], self.said)
+        self.assertEqual(["--secure-port: another process listens there"], self.messages)
         self.successResultOf(self.service.stopService())
 
     def test_defect(self):
@@ -86,5 +88,5 @@ class DeferredStartTests(TestCase):
         self.problem = KeyError("missing")
         self.service.startService()
         self.ready.callback(None)
-        self.assertIn("internal error: KeyError('missing')", self.said[0])
+        self.assertIn("internal error: KeyError('missing')", self.messages[0])
         self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))

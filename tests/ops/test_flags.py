@@ -29,7 +29,7 @@ class FlagTests(SynchronousTestCase):
         }.items():
             self.assertEqual(flags.duration(text), seconds, text)
 
-    def test_what_is_no_duration_is_refused(self) -> None:
+    def test_invalid_durations_are_rejected(self) -> None:
         """Negative, infinite and malformed durations are rejected."""
         for text in ("", "s", "-1", "1e9", "nan", "inf", "1m1h", "1m1m", "30s5", "5 m", "99999d"):
             with self.assertRaises(ValueError, msg=text):
@@ -63,7 +63,7 @@ class FlagTests(SynchronousTestCase):
         }.items():
             self.assertEqual(flags.host_port(text, 7), expected, text)
 
-    def test_what_is_no_host_and_port_is_refused(self) -> None:
+    def test_invalid_host_and_port_are_rejected(self) -> None:
         """URLs, empty parts and misplaced brackets are rejected."""
         for text in (
             "",

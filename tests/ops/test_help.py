@@ -79,7 +79,7 @@ Of every command:
         self.assertTrue(text.endswith("\n\nOf old there were others.\n"))
         self.assertNotIn("Of old", _HELP.short(80))
 
-    def test_it_is_as_wide_as_the_terminal(self) -> None:
+    def test_width_of_the_terminal(self) -> None:
         """Lines fit the terminal's width, except examples, since they are copied."""
         self.patch(os, "environ", {**os.environ, "COLUMNS": "72"})
         for options in COMMANDS.values():
@@ -107,7 +107,7 @@ class ExampleTests(SynchronousTestCase):
         for name, options in COMMANDS.items():
             self.assertIn(len(options({}).examples), (2, 3), name)
 
-    def test_they_are_good(self) -> None:
+    def test_examples_are_valid(self) -> None:
         """Examples can be parsed without files or services of the machine."""
         for options in COMMANDS.values():
             for example in options({}).examples:

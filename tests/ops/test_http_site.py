@@ -56,16 +56,16 @@ class CountingPage:
 class CountedPages(dict[str, AnyPage]):
     """A mapping of pages that counts its lookups."""
 
-    looks = 0
+    lookups = 0
 
     def __contains__(self, path: object) -> bool:
         """Return whether the page exists."""
-        self.looks += 1
+        self.lookups += 1
         return super().__contains__(path)
 
     def get(self, path: str, default: Any = None) -> Any:
         """Return a page that may be missing."""
-        self.looks += 1
+        self.lookups += 1
         return super().get(path, default)
 
 
@@ -207,7 +207,7 @@ class LimitTests(SynchronousTestCase):
             transports.append(transport)
         self.assertEqual([True, False, False], [each.disconnected for each in transports])
 
-    def test_a_flood_of_requests_does_not_hold_up_a_probe(self) -> None:
+    def test_a_flood_of_requests_does_not_delay_a_probe(self) -> None:
         """Requests over the limit per turn wait, except probes; abandoned ones are dropped."""
         page = CountingPage()
         probes = ("/healthz", "/readyz", "/livez", "/v1/healthz", "/v1/readyz")
@@ -242,7 +242,7 @@ class LimitTests(SynchronousTestCase):
         self.assertEqual(PAGES_PER_TURN + 20, page.renders)
         self.assertFalse(any(each.disconnected for each in transports))
 
-    def test_pages_that_are_taken_at_once_count_in_their_turn(self) -> None:
+    def test_abandoned_requests_count_toward_the_limit(self) -> None:
         """Requests whose clients have already left count toward the limit per turn."""
         page = CountingPage()
         self.pages = {"/": page}
@@ -264,7 +264,7 @@ class LimitTests(SynchronousTestCase):
             ask()
             self.assertEqual(PAGES_PER_TURN + made, page.renders)
 
-    def test_probes_that_others_come_behind(self) -> None:
+    def test_later_probes_do_not_abort_responses(self) -> None:
         """Responses that are being sent are not aborted by any number of later probes."""
         self.add("/healthz", data("ok"))
         transports = []
@@ -276,7 +276,7 @@ class LimitTests(SynchronousTestCase):
         self.assertFalse(any(each.disconnected for each in transports))
         self.assertEqual([1, 0], [transports[index].closed for index in (9, 10)])
 
-    def test_who_waits_for_an_answer_is_not_who_waits_to_ask(self) -> None:
+    def test_silent_clients_do_not_abort_requests(self) -> None:
         """Any number of silent clients leaves a connection in progress alone."""
         self.add("/later", late_page)
         channel, transport = self.connect()
@@ -285,7 +285,7 @@ class LimitTests(SynchronousTestCase):
             self.connect()
         self.assertFalse(transport.disconnected)
 
-    def test_nothing_is_kept_of_connections_that_have_ended(self) -> None:
+    def test_closed_connections_are_forgotten(self) -> None:
         """Closed connections are forgotten in every state."""
         channels = [self.connect()[0] for _ in range(2)]
         channels[0].dataReceived(REQUEST + b"\r\n")
@@ -352,7 +352,7 @@ class LimitTests(SynchronousTestCase):
             self.assertTrue(transport.value().startswith(b"HTTP/1.1 408 "), transport.value())
             self.disconnect(channel)
 
-    def test_bodies_that_do_not_come_make_room(self) -> None:
+    def test_missing_bodies_make_room(self) -> None:
         """A new connection replaces the oldest of too many that have not sent their body."""
         self.add("/healthz", data("ok"))
         transports = []
@@ -423,7 +423,7 @@ class LimitTests(SynchronousTestCase):
         channel, transport = self.connect()
         channel.dataReceived(b"GET /a" + 8000 * b"/x" + b" HTTP/1.1\r\nHost: meta\r\n\r\n")
         self.assertTrue(transport.value().endswith(b"\r\n\r\nbelow"), transport.value())
-        self.assertLess(self.site.pages.looks, 5)
+        self.assertLess(self.site.pages.lookups, 5)
 
     def test_client_that_leaves(self) -> None:
         """A page that is rendered in slices is abandoned when its client disconnects."""
@@ -500,7 +500,7 @@ class FloodTests:
 
     transports: str
 
-    async def test_probes_come_in_between(self) -> None:
+    async def test_probes_are_interleaved(self) -> None:
         """Each probe is answered, and few pages are rendered in one turn of the reactor."""
         page = _Expensive()
         site = LimitedSite({"/metrics": page, "/healthz": data("ok")}, reactor)

@@ -167,7 +167,7 @@ class ListenUnixTests(SynchronousTestCase):
         self.assertFalse(os.path.lexists(self.path))
         self.reactor.advance(0)
 
-    def test_a_file_that_somebody_has_removed(self):
+    def test_a_removed_file(self):
         """Stopping succeeds although somebody has removed the file."""
         port = self.listen()
         os.unlink(self.path)
@@ -175,7 +175,7 @@ class ListenUnixTests(SynchronousTestCase):
         self.reactor.advance(0)
         self.successResultOf(stopped)
 
-    def test_a_file_that_somebody_has_replaced(self):
+    def test_a_replaced_file(self):
         """A file that a newer process has created at the path is kept."""
         port = self.listen()
         os.unlink(self.path)

@@ -80,7 +80,7 @@ class LogFileTests(PipeTestCase):
             self.assertTrue(self.file.has_kept_up)
             self.assertEqual(line, self.read(len(line)))
 
-    def test_nobody_reads(self) -> None:
+    def test_no_reads(self) -> None:
         """Without reading, lines are queued up to a limit; others are dropped and counted."""
         size = self.fill()
         self.assertTrue(MAX_WAITING <= size <= 2 * MAX_WAITING + 128 * 1024, size)
@@ -100,7 +100,7 @@ class LogFileTests(PipeTestCase):
         self.assertEqual(LINE, self.read(len(LINE)))
         self.assertEqual(0, self.file.lost)
 
-    def test_nobody_is_there(self) -> None:
+    def test_no_reader(self) -> None:
         """Without a reader, lines are dropped and nothing is raised."""
         self.hang_up()
         self.file.write(LINE)
@@ -217,7 +217,7 @@ class TerminalTests(PipeTestCase):
         self.patch(os, "pipe", pty.openpty)
         super().setUp()
 
-    def test_held(self) -> None:
+    def test_paused_terminal(self) -> None:
         """Lines are queued while a terminal is not read; afterwards lines are written at once."""
         lines = b"".join(b"%07d %s" % (number, LINE) for number in range(500))
         for line in lines.splitlines(keepends=True):
@@ -243,18 +243,18 @@ class LogOutputTests(PipeTestCase):
         self.patch(LogOutput, "_log", Logger(observer=publisher))
         self.log = Logger(namespace="part", observer=publisher)
 
-    def told(self) -> list[str]:
+    def own_events(self) -> list[str]:
         """Return the events about the log itself."""
         own = (event for event in self.events if event["log_namespace"].endswith("LogOutput"))
         return [str(event["log_format"]) for event in own]
 
-    def test_lost_and_written_again(self) -> None:
+    def test_loss_is_reported(self) -> None:
         """The start of a loss is reported once, and its end with the number of dropped lines."""
         for _ in range(2 * MAX_WAITING // len(LINE)):
-            if not self.told():
+            if not self.own_events():
                 self.log.info("{text}", text="x" * 999)
         self.log.info("{text}", text="x" * 999)
-        [begun] = self.told()
+        [begun] = self.own_events()
         self.assertIn("The log cannot be written: {problem}", begun)
         lost = self.file.lost
         self.assertGreater(lost, 0)
@@ -266,7 +266,7 @@ class LogOutputTests(PipeTestCase):
         self.log.info("again")
         reader.join(SECONDS)
         self.assertIn(f"again; {lost} lines were lost\n".encode(), self.last)
-        self.assertEqual(2, len(self.told()))
+        self.assertEqual(2, len(self.own_events()))
 
     def read_until(self, end: bytes) -> None:
         """Read until the output ends with ``end``; keep the last part."""

@@ -63,7 +63,7 @@ class FloodLimitTests(SynchronousTestCase):
             self.log.critical("defect")
         self.assertEqual(2 * MAX_SHOWN, len(self.shown))
 
-    def test_places(self) -> None:
+    def test_call_sites(self) -> None:
         """A flood at one call site hides no message of another."""
         self.flood(MAX_SHOWN + 5)
         self.log.warn("something else")

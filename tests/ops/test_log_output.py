@@ -92,21 +92,21 @@ class TextTests(SynchronousTestCase):
             line,
         )
 
-    def test_what_is_no_unicode(self) -> None:
+    def test_invalid_utf8(self) -> None:
         """Bytes that are not UTF-8 are escaped; letters of any language are unchanged."""
         line = self.line(
             "{who}", who="rand-\u00f6\u6771" + b"\xff".decode("utf-8", "surrogateescape")
         )
         self.assertEqual("[yurttunnel.server.agents#warn] rand-\u00f6\u6771\\udcff\n", line)
 
-    def test_what_is_put_together_already(self) -> None:
+    def test_preformatted_message(self) -> None:
         """A preformatted message is written like one that is formatted here."""
         for text in ("GET /pods", "{not} a field", "two\nlines", "\x1b[2J"):
             self.assertEqual(
                 self.line("a {what}", what=text), self.line("{line}", line=f"a {text}")
             )
 
-    def test_nothing_to_say(self) -> None:
+    def test_no_message(self) -> None:
         """An event without a message writes no line."""
         self.assertIsNone(text_line(logged()))
 
@@ -123,7 +123,7 @@ class JSONTests(SynchronousTestCase):
         entry: dict[str, Any] = json.loads(line, parse_constant=self.fail)
         return entry
 
-    def test_what_is_put_together_already(self) -> None:
+    def test_preformatted_message(self) -> None:
         """A preformatted message is written once, beside the event's other fields."""
         entry = self.entry(PREFORMATTED, line="GET /pods: 200", node="edge-1")
         self.assertEqual(("GET /pods: 200", "edge-1"), (entry["message"], entry["node"]))
@@ -162,7 +162,7 @@ class JSONTests(SynchronousTestCase):
         self.assertEqual("192.0.2.1 nan", entry["message"])
         self.assertEqual({"time", "level", "namespace", "message"}, set(entry))
 
-    def test_fields_do_not_hide_what_each_line_has(self) -> None:
+    def test_reserved_field_names(self) -> None:
         """A field with a reserved name is only in the message."""
         entry = self.entry("{message}", message="x", namespace="no", time=0, traceback="no")
         self.assertEqual(("x", "yurttunnel.server.agents"), (entry["message"], entry["namespace"]))
@@ -185,7 +185,7 @@ class JSONTests(SynchronousTestCase):
         """A message that cannot be formatted is reported in its line."""
         self.assertIn("Unable to format", self.entry("{missing}")["message"])
 
-    def test_nothing_to_say(self) -> None:
+    def test_no_message(self) -> None:
         """An event without a message writes no line, unless it has a failure."""
         self.assertIsNone(json_line(logged()))
         self.assertIn("traceback", self.entry(log_failure=failed()))
@@ -222,10 +222,10 @@ class FlagTests(SynchronousTestCase):
 
     def refused(self, *arguments: str) -> str:
         """Return the error that a command line is rejected with."""
-        told = io.StringIO()
-        with redirect_stderr(told), self.assertRaises(SystemExit):
+        stream = io.StringIO()
+        with redirect_stderr(stream), self.assertRaises(SystemExit):
             self.parse(*arguments)
-        return told.getvalue()
+        return stream.getvalue()
 
     def written(self, twist: _options.TwistOptions) -> str:
         """Log one message of each kind with the settings of ``twist``; return the output."""

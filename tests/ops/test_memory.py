@@ -27,21 +27,21 @@ class FakeHeap(GlibcHeap):
     """A fake heap; tests allocate and free, and trimming returns free memory to the system."""
 
     def __init__(self) -> None:
-        self.taken = 0
+        self.allocated = 0
         self.mapped = 0
-        self.most = 0
+        self.peak = 0
         self.times = 0
         self.problem: OSError | None = None
 
-    def take(self, amount: int) -> None:
+    def allocate(self, amount: int) -> None:
         """Allocate ``amount`` bytes, or free them if it is negative."""
-        self.taken += amount
-        self.most = max(self.most, self.taken)
-        self.mapped = max(self.mapped, self.taken)
+        self.allocated += amount
+        self.peak = max(self.peak, self.allocated)
+        self.mapped = max(self.mapped, self.allocated)
 
     def free(self) -> int:
         """Return the number of free bytes, returned or not."""
-        return self.most - self.taken
+        return self.peak - self.allocated
 
     def resident(self) -> int:
         """Return the number of resident bytes."""
@@ -52,7 +52,7 @@ class FakeHeap(GlibcHeap):
     def trim(self) -> None:
         """Return all free memory to the system."""
         self.times += 1
-        self.mapped = self.taken
+        self.mapped = self.allocated
 
 
 class MemoryTrimmerTests(SynchronousTestCase):
@@ -67,51 +67,51 @@ class MemoryTrimmerTests(SynchronousTestCase):
         self.clock.advance(INTERVAL)
         self.heap.times = 0
 
-    def test_what_is_freed_between_two_looks(self) -> None:
+    def test_freed_between_checks(self) -> None:
         """Memory that was allocated and freed between two checks is returned, each time."""
         for _ in range(3):
-            self.heap.take(6 * MAX_FREED)
-            self.heap.take(-6 * MAX_FREED)
+            self.heap.allocate(6 * MAX_FREED)
+            self.heap.allocate(-6 * MAX_FREED)
             self.clock.advance(INTERVAL)
             self.assertEqual(0, self.heap.mapped)
 
-    def test_what_is_freed_long_after(self) -> None:
+    def test_freed_after_several_checks(self) -> None:
         """Memory that was in use over several checks is returned once it is free."""
-        for looks in range(4):
-            self.heap.take(6 * MAX_FREED)
-            self.clock.pump([INTERVAL] * looks)
-            self.heap.take(-6 * MAX_FREED)
+        for checks in range(4):
+            self.heap.allocate(6 * MAX_FREED)
+            self.clock.pump([INTERVAL] * checks)
+            self.heap.allocate(-6 * MAX_FREED)
             self.clock.advance(INTERVAL)
             self.assertEqual(0, self.heap.mapped)
 
-    def test_what_is_freed_little_by_little(self) -> None:
+    def test_freed_gradually(self) -> None:
         """Memory that is freed gradually is returned whenever more than MAX_FREED is free."""
-        self.heap.take(6 * MAX_FREED)
+        self.heap.allocate(6 * MAX_FREED)
         self.clock.advance(INTERVAL)
         for _ in range(60):
-            self.heap.take(-MAX_FREED // 10)
+            self.heap.allocate(-MAX_FREED // 10)
             self.clock.advance(INTERVAL)
-            self.assertLessEqual(self.heap.mapped - self.heap.taken, MAX_FREED)
+            self.assertLessEqual(self.heap.mapped - self.heap.allocated, MAX_FREED)
 
-    def test_what_comes_and_goes_in_small_is_left_alone(self) -> None:
+    def test_small_reused_amounts(self) -> None:
         """Small amounts that are freed and reused are not returned."""
         for _ in range(10):
-            self.heap.take(MAX_FREED // 2)
-            self.heap.take(-MAX_FREED // 2)
+            self.heap.allocate(MAX_FREED // 2)
+            self.heap.allocate(-MAX_FREED // 2)
             self.clock.advance(INTERVAL)
         self.assertEqual(0, self.heap.times)
 
     def test_a_long_rest_costs_nothing(self) -> None:
         """After one trim an idle process is not trimmed again."""
-        self.heap.take(6 * MAX_FREED)
-        self.heap.take(-6 * MAX_FREED)
+        self.heap.allocate(6 * MAX_FREED)
+        self.heap.allocate(-6 * MAX_FREED)
         self.clock.pump([INTERVAL] * 10)
         self.assertEqual(1, self.heap.times)
 
-    def test_no_descriptor_to_look_by(self) -> None:
+    def test_no_descriptor_for_the_check(self) -> None:
         """When the heap cannot be measured, memory is returned at the next successful check."""
-        self.heap.take(6 * MAX_FREED)
-        self.heap.take(-6 * MAX_FREED)
+        self.heap.allocate(6 * MAX_FREED)
+        self.heap.allocate(-6 * MAX_FREED)
         self.heap.problem = OSError(errno.EMFILE, "Too many open files")
         self.clock.advance(INTERVAL)
         self.assertEqual(self.heap.times, 0)
@@ -128,17 +128,17 @@ class MemoryTrimmerTests(SynchronousTestCase):
 class GlibcHeapTests(SynchronousTestCase):
     """The heap of the test process."""
 
-    def test_pages_below_what_is_used_are_given_back(self) -> None:
+    def test_free_pages_between_used_ones(self) -> None:
         """Free pages between used ones leave the resident memory."""
         heap = GlibcHeap()
         pieces = [bytes(3000) for _ in range(8 * MAX_FREED // 3000)]
-        kept = pieces[::100]
+        retained = pieces[::100]
         full = heap.resident()
         del pieces
         self.assertGreater(heap.free(), 7 * MAX_FREED)
         heap.trim()
         self.assertLess(heap.resident(), full - 6 * MAX_FREED)
-        self.assertTrue(kept)
+        self.assertTrue(retained)
 
 
 ALIVE = 1000
@@ -156,14 +156,14 @@ class FakeCollector:
         self.now = 0.0
         self.alive = ALIVE
         self.frozen = 0
-        self.looked_at = []
+        self.scanned = []
 
     def collect(self, generation: int, seconds: float) -> None:
         """Collect, which takes ``seconds``."""
-        self.looked_at.append(self.alive - self.frozen)
+        self.scanned.append(self.alive - self.frozen)
         for phase in ("start", "stop"):
-            for told in tuple(self.callbacks):
-                told(phase, {"generation": generation, "collected": 0, "uncollectable": 0})
+            for callback in tuple(self.callbacks):
+                callback(phase, {"generation": generation, "collected": 0, "uncollectable": 0})
             self.now += seconds
 
     def freeze(self) -> None:
@@ -192,9 +192,9 @@ class LongLivedTests(SynchronousTestCase):
     def collect(self, seconds: float = MIN_COLLECTION_SECONDS + 0.001, generation: int = 2) -> int:
         """Collect; return the number of objects that were examined."""
         self.collector.collect(generation, seconds)
-        return self.collector.looked_at[-1]
+        return self.collector.scanned[-1]
 
-    def test_full_collection_that_takes_long(self) -> None:
+    def test_slow_full_collection(self) -> None:
         """The objects that survive a slow full collection are skipped by the next one."""
         self.assertEqual([self.collect(), self.collect()], [ALIVE, 0])
 
@@ -205,7 +205,7 @@ class LongLivedTests(SynchronousTestCase):
             [ALIVE, ALIVE],
         )
 
-    def test_collection_of_what_is_new(self) -> None:
+    def test_young_collection(self) -> None:
         """A collection of younger generations freezes nothing, however long it takes."""
         self.collect(generation=0)
         self.collect(generation=1)
@@ -247,11 +247,11 @@ class LongLivedTests(SynchronousTestCase):
 
     def test_stop_amid_a_collection(self) -> None:
         """A collection that ends after the stop freezes nothing."""
-        told = self.collector.callbacks[0]
-        told("start", {"generation": 2})
+        callback = self.collector.callbacks[0]
+        callback("start", {"generation": 2})
         self.service.stopService()
         self.collector.now += 1.0
-        told("stop", {"generation": 2})
+        callback("stop", {"generation": 2})
         self.assertEqual(self.collector.frozen, 0)
 
 

@@ -132,7 +132,7 @@ class PageTests(MetaTestCase):
         self.assertIn(b"no such file", answer.body)
         self.flushLoggedErrors(OSError)
 
-    def test_what_is_no_utf8(self) -> None:
+    def test_invalid_utf8(self) -> None:
         """A check's result may contain a file name that is not UTF-8."""
         self.readiness.add("files", lambda: "/x/\udcff cannot be read")
         self.assertIn(b"files: /x/\\udcff cannot be read", self.ask("/readyz").body)
@@ -288,7 +288,7 @@ class HttpTests(MetaTestCase):
         self.assertEqual("nosniff", headers["x-content-type-options"])
         self.assertEqual(["yurttunnel"], headers.get_all("server"))
 
-    def test_names_that_lead_here(self) -> None:
+    def test_allowed_host_names(self) -> None:
         """Requests from this machine need an address or own name as host, except for /healthz."""
         self.under_test.steering = self.steering = SteeringReport()
         names = ("127.0.0.1:10265", "[::1]:8080", "localhost", "LocalHost.:1", socket.gethostname())

@@ -337,7 +337,7 @@ class InterceptionTests(ScrapeTestCase):
         """Return the samples of a metric by its name without the prefix."""
         return self.samples(self.server, f"yurttunnel_server_{name}")
 
-    def test_in_hand(self) -> None:
+    def test_in_flight_requests(self) -> None:
         """Requests in flight are counted by verb and path, and in total."""
         self.interception.in_flight["GET", "/pods"] = 2
         self.interception.in_flight["POST", "/exec"] = 3

@@ -59,7 +59,7 @@ class PlainFileTests(SynchronousTestCase):
         self.refused(Path("/dev/zero"), "it is not a plain file")
         self.refused(self.huge, "it is longer than")
 
-    def test_most(self):
+    def test_maximum_size(self):
         """A file of the maximum size is read."""
         os.truncate(self.huge, MAX_BYTES)
         self.assertEqual(MAX_BYTES, len(read_plain(self.huge)))

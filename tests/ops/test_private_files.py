@@ -24,7 +24,7 @@ class PathTestCase(SynchronousTestCase):
         self.directory.mkdir(mode=0o755)
         self.path = self.directory / "file"
 
-    def give_away(self, path):
+    def change_owner(self, path):
         """Give a file or directory to another user."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give a file away")
@@ -63,12 +63,12 @@ class AboveTests(PathTestCase):
         (self.directory / "open").mkdir()
         (self.directory / "open").chmod(0o777)
         self.refused(lambda: check_parents(self.directory / "open" / "file"), "open (mode 0777)")
-        self.give_away(self.directory)
+        self.change_owner(self.directory)
         self.refused(lambda: check_parents(self.path), "another user")
 
     def test_owners(self):
         """A parent directory of another user is rejected, whatever its mode."""
-        self.give_away(self.directory)
+        self.change_owner(self.directory)
         for bits in (0o755, 0o700, 0o1777):
             self.directory.chmod(bits)
             for path in (self.path, self.directory / "not" / "there"):
@@ -94,7 +94,7 @@ class AboveTests(PathTestCase):
         there.chmod(0o777)
         self.refused(lambda: check_parents(link / "file"), "link")
         there.chmod(0o700)
-        self.give_away(link)
+        self.change_owner(link)
         self.refused(lambda: check_parents(link / "file"), "symbolic link of another user")
 
 
@@ -120,7 +120,7 @@ class EntryTests(PathTestCase):
         self.directory.chmod(0o777)
         self.assertIn("replace", str(self.assertRaises(ValueError, self.token)))
         self.directory.chmod(0o755)
-        self.give_away(self.path)
+        self.change_owner(self.path)
         self.assertIn("another user (id 12345)", str(self.assertRaises(ValueError, self.token)))
 
     def test_other_kinds(self):

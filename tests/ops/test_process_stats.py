@@ -31,7 +31,7 @@ def values_in(registry: MetricRegistry) -> dict[str, float]:
     return {sample.name: sample.value for family in registry for sample in family.samples}
 
 
-class ProcessFiguresTests(SynchronousTestCase):
+class ProcessMetricsTests(SynchronousTestCase):
     """The metrics of the test process."""
 
     def setUp(self) -> None:

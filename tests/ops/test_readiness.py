@@ -20,7 +20,7 @@ class ReadinessTests(SynchronousTestCase):
             readiness.findings(),
         )
 
-    def test_checks_are_asked_each_time(self) -> None:
+    def test_checks_run_each_time(self) -> None:
         """A check runs each time the results are read."""
         answers = iter(["not yet", None])
         readiness = Readiness()

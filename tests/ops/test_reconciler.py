@@ -17,7 +17,7 @@ from yurttunnel.ops.reconciler import CANCEL_SECONDS, Phase, Reconciler
 PERIOD = 100.0
 SETTLE = 0.1
 SPACING = 1.0
-LONGEST = 30.0
+MAX_SECONDS = 30.0
 DEADLINE = 200.0
 FINISH = 5.0
 
@@ -43,14 +43,14 @@ class ReconcilerTestCase(SynchronousTestCase):
 
     def make(self, **options):
         """Make a reconciler with all pauses and with ``options``."""
-        kept = {
+        defaults = {
             "settle": SETTLE,
             "spacing": SPACING,
-            "backoff": Backoff(SPACING, LONGEST),
+            "backoff": Backoff(SPACING, MAX_SECONDS),
             "expected": (Expected,),
         }
         self.reconciler = Reconciler(
-            self.clock, PERIOD, "keeping it", self.reconcile, **{**kept, **options}
+            self.clock, PERIOD, "keeping it", self.reconcile, **{**defaults, **options}
         )
 
     def close(self):
@@ -61,17 +61,17 @@ class ReconcilerTestCase(SynchronousTestCase):
 
     def refuse_to_end(self):
         """Make runs ignore cancellation; return the Deferred that ends them."""
-        stubborn = Deferred()
+        unfinished = Deferred()
 
         async def work():
             try:
                 await Deferred()
             except CancelledError:
-                await stubborn
+                await unfinished
             return True
 
         self.result = work
-        return stubborn
+        return unfinished
 
     def stopped(self):
         """Stop the reconciler, which must take no time; return its result."""
@@ -196,21 +196,21 @@ class RunTests(ReconcilerTestCase):
 class FailureTests(ReconcilerTestCase):
     """What happens after a failed run."""
 
-    def test_tried_again(self):
+    def test_retried(self):
         """A failed run is retried forever with backoff, which a success resets."""
         self.patch(random, "uniform", lambda low, high: high)
         self.result = lambda: succeed(False)
         self.reconciler.startService()
-        for seconds in (2.0, 4.0, 8.0, 16.0, LONGEST, LONGEST):
+        for seconds in (2.0, 4.0, 8.0, 16.0, MAX_SECONDS, MAX_SECONDS):
             self.assertEqual(Phase.BACKING_OFF, self.reconciler.phase)
             before = self.runs
             self.clock.advance(seconds - 0.01)
             self.assertEqual(before, self.runs)
-            if seconds == LONGEST:
+            if seconds == MAX_SECONDS:
                 self.result = lambda: succeed(True)
             self.clock.advance(0.01)
             self.assertEqual(before + 1, self.runs)
-            if seconds == LONGEST:
+            if seconds == MAX_SECONDS:
                 break
         self.result = lambda: succeed(False)
         self.clock.advance(SPACING)
@@ -238,7 +238,7 @@ class FailureTests(ReconcilerTestCase):
         """Triggers do not shorten the backoff, which protects an overloaded API."""
         self.result = lambda: succeed(False)
         self.reconciler.startService()
-        for number in range(round(20 * LONGEST / 0.5)):
+        for number in range(round(20 * MAX_SECONDS / 0.5)):
             self.reconciler.trigger(at_once=bool(number % 2))
             self.advance(0.5)
         self.assertLess(self.runs, 120)
@@ -277,7 +277,7 @@ class FailureTests(ReconcilerTestCase):
         self.advance(2 * SPACING)
         self.assertEqual(2, self.runs)
 
-    def test_a_timeout_within_a_run(self):
+    def test_a_timeout_inside_a_run(self):
         """A TimeoutError inside a run is logged as itself and not as an exceeded deadline."""
         for options in ({}, {"deadline": DEADLINE}):
             self.make(**options)
@@ -291,14 +291,14 @@ class FailureTests(ReconcilerTestCase):
         self.reconciler.startService()
         self.assertEqual(["keeping it failed: the API does not answer"], self.lines)
 
-    def test_a_run_that_is_cancelled_and_goes_on(self):
+    def test_a_run_that_ignores_its_cancellation(self):
         """A run that ignores its cancellation is logged, and the next run waits for its end."""
         self.make(deadline=DEADLINE)
-        stubborn = self.refuse_to_end()
+        unfinished = self.refuse_to_end()
         self.reconciler.startService()
         self.clock.advance(DEADLINE)
         self.assertEqual(([OVERDUE], Phase.RUNNING), (self.lines, self.reconciler.phase))
-        stubborn.callback(True)
+        unfinished.callback(True)
         self.result = lambda: succeed(True)
         self.advance(2 * SPACING)
         self.assertEqual((2, [OVERDUE]), (self.runs, self.lines))
@@ -307,7 +307,7 @@ class FailureTests(ReconcilerTestCase):
 class StopTests(ReconcilerTestCase):
     """Stopping, and starting again."""
 
-    def test_cancels_what_is_under_way(self):
+    def test_cancels_the_current_run(self):
         """Stopping cancels the current run at once, without a log line or a further run."""
         cancelled = []
         self.result = lambda: Deferred(cancelled.append)
@@ -317,19 +317,19 @@ class StopTests(ReconcilerTestCase):
         self.advance(2 * PERIOD)
         self.assertEqual((1, []), (self.runs, self.lines))
 
-    def test_lets_it_end(self):
+    def test_grace_time(self):
         """A run may finish within a grace time before stopping cancels it."""
         for seconds in (FINISH - 0.1, FINISH):
             self.make(finish=FINISH)
             cancelled = []
-            hold = Deferred(cancelled.append)
-            self.result = lambda hold=hold: hold
+            pending_run = Deferred(cancelled.append)
+            self.result = lambda pending_run=pending_run: pending_run
             self.reconciler.startService()
             stopped = self.reconciler.stopService()
             self.clock.advance(seconds)
             if seconds < FINISH:
                 self.assertNoResult(stopped)
-                hold.callback(True)
+                pending_run.callback(True)
             self.assertEqual(seconds == FINISH, bool(cancelled))
             self.assertTrue(self.successResultOf(stopped))
             self.assertEqual([], self.clock.getDelayedCalls())
@@ -342,7 +342,7 @@ class StopTests(ReconcilerTestCase):
             self.assertTrue(self.stopped())
             self.assertEqual([], self.clock.getDelayedCalls())
 
-    def test_a_run_that_says_nothing_of_its_cancellation(self):
+    def test_a_cancelled_run_that_fails(self):
         """A cancelled run that returns a failure is not retried."""
         self.result = lambda: Deferred(lambda cancelled: cancelled.callback(False))
         self.reconciler.startService()
@@ -352,7 +352,7 @@ class StopTests(ReconcilerTestCase):
 
     def test_a_run_that_does_not_end(self):
         """Stopping waits only for a limited time for a run that ignores cancellation."""
-        stubborn = self.refuse_to_end()
+        unfinished = self.refuse_to_end()
         self.reconciler.startService()
         stopped = self.reconciler.stopService()
         self.clock.advance(CANCEL_SECONDS - 0.01)
@@ -360,11 +360,11 @@ class StopTests(ReconcilerTestCase):
         self.clock.advance(0.01)
         self.assertFalse(self.successResultOf(stopped))
         self.assertEqual(["Defect: keeping it does not end though it is cancelled"], self.lines)
-        stubborn.callback(True)
+        unfinished.callback(True)
         self.advance(2 * PERIOD)
         self.assertEqual(1, self.runs)
 
-    def test_started_again(self):
+    def test_restarted(self):
         """The reconciler can be restarted any number of times, each time with a fresh backoff."""
         self.patch(random, "uniform", lambda low, high: high)
         for number in range(1, 4):
@@ -378,9 +378,9 @@ class StopTests(ReconcilerTestCase):
         self.advance(PERIOD)
         self.assertEqual(6, self.runs)
 
-    def test_started_again_while_a_run_of_before_goes_on(self):
+    def test_restarted_during_an_earlier_run(self):
         """After a restart the first run waits for the end of a run from before."""
-        stubborn = self.refuse_to_end()
+        unfinished = self.refuse_to_end()
         self.reconciler.startService()
         stopped = self.reconciler.stopService()
         self.reconciler.startService()
@@ -389,7 +389,7 @@ class StopTests(ReconcilerTestCase):
         self.assertFalse(self.successResultOf(stopped))
         self.assertEqual(1, self.runs)
         self.result = lambda: succeed(True)
-        stubborn.errback(ZeroDivisionError())
+        unfinished.errback(ZeroDivisionError())
         self.assertEqual((2, Phase.RESTING), (self.runs, self.reconciler.phase))
         self.assertEqual(1, len(self.lines), self.lines)
 
@@ -409,7 +409,7 @@ class StopTests(ReconcilerTestCase):
         self.assertTrue(self.stopped())
 
 
-class Told:
+class SettableClock:
     """A clock whose time can be set, while its timers are unaffected."""
 
     def __init__(self, clock):
@@ -439,9 +439,9 @@ class AnyOrderTests(SynchronousTestCase):
     def test_bounded(self, events, burst):
         """Runs never overlap, follow each trigger and period, and a stop leaves no timer."""
         clock = Clock()
-        told = Told(clock)
+        settable = SettableClock(clock)
         state = {"runs": 0, "under_way": 0, "does": "well"}
-        held = []
+        pending_runs = []
 
         async def reconcile():
             state["runs"] += 1
@@ -449,9 +449,9 @@ class AnyOrderTests(SynchronousTestCase):
             self.assertEqual(1, state["under_way"])
             try:
                 if state["does"] == "hang":
-                    hold = Deferred()
-                    held.append(hold)
-                    await hold
+                    pending_run = Deferred()
+                    pending_runs.append(pending_run)
+                    await pending_run
                 if state["does"] == "raise":
                     raise Expected
                 return state["does"] != "false"
@@ -459,23 +459,23 @@ class AnyOrderTests(SynchronousTestCase):
                 state["under_way"] -= 1
 
         reconciler = Reconciler(
-            told,
+            settable,
             PERIOD,
             "keeping it",
             reconcile,
             settle=SETTLE,
             spacing=SPACING,
             burst=burst,
-            backoff=Backoff(SPACING, LONGEST),
+            backoff=Backoff(SPACING, MAX_SECONDS),
             deadline=DEADLINE,
             expected=(Expected,),
         )
 
         def free():
-            while held:
-                hold = held.pop()
-                if not hold.called:
-                    hold.callback(None)
+            while pending_runs:
+                pending_run = pending_runs.pop()
+                if not pending_run.called:
+                    pending_run.callback(None)
 
         def passes(seconds):
             clock.pump([0.25] * int(seconds / 0.25))
@@ -492,14 +492,14 @@ class AnyOrderTests(SynchronousTestCase):
             elif event == "passes":
                 passes(arguments[0])
             elif event == "is set":
-                told.step += arguments[0]
+                settable.step += arguments[0]
             elif event in ("well", "false", "raise", "hang"):
                 state["does"] = event
         state["does"] = "well"
         if not reconciler.running:
             reconciler.startService()
         free()
-        for bound in (max(LONGEST, SPACING + SETTLE), PERIOD):
+        for bound in (max(MAX_SECONDS, SPACING + SETTLE), PERIOD):
             before = state["runs"]
             if bound != PERIOD:
                 reconciler.trigger()

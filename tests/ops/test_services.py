@@ -12,7 +12,7 @@ from yurttunnel.ops.listen import CannotListen
 from yurttunnel.ops.services import CloseOnStop, PortService, StoppedInReverse
 
 
-class StoppedInTurnTests(TestCase):
+class StopOrderTests(TestCase):
     """Services that are stopped one after the other."""
 
     def test_order(self):
@@ -80,7 +80,7 @@ class PortServiceTests(TestCase):
         service.stopService()
         self.assertEqual(["closed", "ended"], events)
 
-    def test_taken(self):
+    def test_port_in_use(self):
         """A port that is in use ends the start with an error message."""
 
         def listen():

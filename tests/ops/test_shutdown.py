@@ -116,7 +116,7 @@ class SighupTests(SynchronousTestCase):
         self.usual: Any = signal.SIG_DFL
         self.patch(signal, "getsignal", lambda number: self.usual)
 
-    def test_it_stops_the_program(self) -> None:
+    def test_stops_the_program(self) -> None:
         """SIGHUP calls the given function in a turn of the reactor."""
         reactor = Reactor()
         stop_on_sighup(reactor, reactor.stop)
@@ -126,7 +126,7 @@ class SighupTests(SynchronousTestCase):
         turn()
         self.assertEqual(1, reactor.stopped)
 
-    def test_it_may_be_ignored(self) -> None:
+    def test_ignored_signal(self) -> None:
         """SIGHUP stays ignored in a process that was started by nohup."""
         self.usual = signal.SIG_IGN
         stop_on_sighup(Reactor(), self.fail)

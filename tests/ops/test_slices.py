@@ -12,15 +12,17 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.ops.slices import SLICE_SECONDS, WORK_SECONDS, Slices, in_slices, json_pieces
 
 
-class Turns:
+class SteppedReactor:
     """A reactor whose turns are driven by the test."""
 
     def __init__(self) -> None:
         self._calls: list[Callable[[], object]] = []
 
-    def callLater(self, seconds: float, call: Callable[..., object], *given: object) -> Turns:
+    def callLater(
+        self, seconds: float, call: Callable[..., object], *arguments: object
+    ) -> SteppedReactor:
         """Schedule ``call`` for the next turn."""
-        self._calls.append(partial(call, *given))
+        self._calls.append(partial(call, *arguments))
         return self
 
     def cancel(self) -> None:
@@ -39,7 +41,7 @@ class SlicesTests(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Make slices without work."""
-        self.reactor = Turns()
+        self.reactor = SteppedReactor()
         self.now = 0.0
         self.slices = Slices(self.reactor, lambda: self.now)
         self.made: list[str] = []
@@ -67,12 +69,12 @@ class SlicesTests(SynchronousTestCase):
     def test_turns(self) -> None:
         """Each turn renders at most one slice, so that a page needs several turns."""
         page = self.slices.join(self.pieces("x", 20))
-        held = []
+        durations = []
         while not page.called:
-            held.append(self.turn())
+            durations.append(self.turn())
         self.assertEqual(b"x" * 20, self.successResultOf(page))
-        self.assertLessEqual(max(held), SLICE_SECONDS + 0.001)
-        self.assertGreaterEqual(len(held), 0.020 / (SLICE_SECONDS + 0.001))
+        self.assertLessEqual(max(durations), SLICE_SECONDS + 0.001)
+        self.assertGreaterEqual(len(durations), 0.020 / (SLICE_SECONDS + 0.001))
 
     def test_several_pages(self) -> None:
         """Several pages share the slices, so that a long one does not delay a short one."""
@@ -85,7 +87,7 @@ class SlicesTests(SynchronousTestCase):
         long.cancel()
         self.failureResultOf(long, CancelledError)
 
-    def test_a_page_that_nobody_waits_for(self) -> None:
+    def test_a_cancelled_page(self) -> None:
         """A cancelled page is rendered no further."""
         page = self.slices.join(self.pieces("x", 20))
         self.turn()
@@ -130,7 +132,7 @@ class WorkTests(SynchronousTestCase):
 
     def work(self, pieces: int) -> Deferred[str]:
         """Start the work."""
-        self.reactor = Turns()
+        self.reactor = SteppedReactor()
         now = 0.0
 
         def works() -> Generator[None, None, str]:

@@ -15,7 +15,7 @@ from yurttunnel.ops.options import CommandOptions
 from yurttunnel.ops.startup import initialize, raise_open_files_limit
 
 
-class Given(dict[str, int]):
+class ParsedOptions(dict[str, int]):
     """A parsed command line."""
 
     settings = "settings"
@@ -31,7 +31,7 @@ class InitializeTests(SynchronousTestCase):
         self.patch(signal, "getsignal", lambda number: signal.SIG_DFL)
         self.patch(startup, "installed_reactor", MemoryReactorClock)
         self.patch(startup, "raise_open_files_limit", lambda: None)
-        options = cast(CommandOptions[str], Given(diagnose=0))
+        options = cast(CommandOptions[str], ParsedOptions(diagnose=0))
         _, settings = initialize(options, lambda settings: self.fail(settings))
         self.assertEqual(("settings", [signal.SIGHUP]), (settings, list(handlers)))
 

@@ -27,7 +27,7 @@ class RecentEventsTests(SynchronousTestCase):
         """Return the kept texts, newest first."""
         return [event.text for event in self.events.newest_first()]
 
-    def test_what_is_kept(self) -> None:
+    def test_stored_events(self) -> None:
         """Warnings and more severe events are kept with level, source and time."""
         self.log.debug("a detail")
         self.log.info("{node}: connected", node="edge-1")
@@ -115,7 +115,7 @@ class RecentEventsTests(SynchronousTestCase):
             self.assertNotIn(secret, self.texts()[0])
             self.assertIn(REDACTED, self.texts()[0])
 
-    def test_what_nobody_reads(self) -> None:
+    def test_redaction_on_read(self) -> None:
         """A text is redacted when it is read, not when it is logged."""
         with mock.patch("yurttunnel.ops.status.events.redact", side_effect=redact) as redacted:
             for number in range(100):

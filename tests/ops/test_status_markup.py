@@ -41,7 +41,7 @@ class MarkupTests(SynchronousTestCase):
         made = element("input", for_="q", aria_label="x", hidden=True, disabled=False, class_="")
         self.assertEqual('<input for="q" aria-label="x" hidden>', made)
 
-    def test_a_table_is_one_for_everybody(self) -> None:
+    def test_accessible_tables(self) -> None:
         """A table has a caption, headings for columns and rows, and cell labels."""
         columns = [
             Column("Node", lambda _: "edge-1"),
@@ -76,8 +76,8 @@ class SparklineTests(SynchronousTestCase):
 
     def test_more_than_the_scale(self) -> None:
         """A value over the scale has full height, also if the scale is 0."""
-        for most in (0.0, 20.0):
-            self.assertIn("v-24", sparkline([30], Scale(most, "/s")))
+        for maximum in (0.0, 20.0):
+            self.assertIn("v-24", sparkline([30], Scale(maximum, "/s")))
 
     def test_nothing(self) -> None:
         """Without values, or with zeros only, the chart is empty."""
@@ -85,7 +85,7 @@ class SparklineTests(SynchronousTestCase):
             self.assertNotIn("<path", sparkline(values, Scale(0.0, "B/s")))
 
 
-class WordsTests(SynchronousTestCase):
+class FormattingTests(SynchronousTestCase):
     """Amounts in a readable form."""
 
     def test_durations(self) -> None:

@@ -22,7 +22,7 @@ from yurttunnel.steering.report import DnsReport, PassthroughReport, RulesReport
 from yurttunnel.tunnel.statistics import SessionSnapshot
 
 HOSTILE = "<script>alert(1)</script><img src=x onerror='x'>\"'&"
-MOST_BYTES = 200 * 1024
+MAX_BYTES = 200 * 1024
 """The maximum size of a page, however many nodes there are."""
 
 
@@ -33,13 +33,13 @@ def days(number: float) -> datetime.datetime:
 
 def node(name: str, **changes: object) -> SessionSnapshot:
     """Return a session of a node without problems."""
-    given = {
+    arguments = {
         "session_id": name.encode().hex(),
         "since": days(-1),
         "certificate_not_after": days(20),
         **changes,
     }
-    return snapshot(node=name, **given)
+    return snapshot(node=name, **arguments)
 
 
 def luminance(colour: str) -> float:
@@ -144,7 +144,7 @@ class ServerPageTests(SynchronousTestCase):
         self.assertIn("to nodes0 B/s", page.sections["overview"])
         self.assertIn("path", page.names())
 
-    def test_trouble_comes_first(self) -> None:
+    def test_problems_come_first(self) -> None:
         """Lost connections come first, then expired and expiring certificates, then the names."""
         self.status.snapshots = [
             node("b"),
@@ -208,13 +208,13 @@ class ServerPageTests(SynchronousTestCase):
         self.assertIn(f"{MOST_KEPT + 9} since the start", page.sections["failures"])
         self.assertLess(len(page.rows["failures"][0][0]), 400)
 
-    def test_requests_that_fail_again(self) -> None:
+    def test_repeated_failures(self) -> None:
         """Failures with the same cause share a row, so that others have room."""
         clock, failures = self.status.clock, self.status.failures
         failures.note("connect", "192.0.2.1", "edge-7", "rare", 502, "refused")
         for number in range(30):
-            away = f"was seen {number} s ago"
-            failures.note("forward", "192.0.2.1", "edge-1", f"r-{number}", None, away)
+            disconnected = f"was seen {number} s ago"
+            failures.note("forward", "192.0.2.1", "edge-1", f"r-{number}", None, disconnected)
             clock.advance(1)
         failures.note("forward", "192.0.2.2", "edge-1", "other", None, "is away")
         self.assertEqual(
@@ -281,7 +281,7 @@ class ServerPageTests(SynchronousTestCase):
         for section in ("sessions", "lost", "certificates", "readiness", "steering", "events"):
             self.assertIn(HOSTILE, page.sections[section])
 
-    def test_what_is_no_unicode(self) -> None:
+    def test_invalid_unicode(self) -> None:
         """A lone surrogate, as in an invalid file name, does not break the page."""
         self.status.lost = [LostNode("edge-\udcff", None, "x")]
         self.assertIn("edge-?", self.status.render().sections["lost"])
@@ -318,7 +318,7 @@ class ServerPageTests(SynchronousTestCase):
         ]
         self.status.lost = [LostNode(f"lost-{number}", 0.0, "x" * 60) for number in range(10_000)]
         raw = "".join(self.status.page.pieces("", [])).encode()
-        self.assertLess(len(raw), MOST_BYTES)
+        self.assertLess(len(raw), MAX_BYTES)
         page = self.status.render()
         self.assertEqual(MAX_SHOWN, len(page.rows["sessions"]))
         self.assertEqual(MAX_LOST, len(page.rows["lost"]))
@@ -332,7 +332,7 @@ class ServerPageTests(SynchronousTestCase):
 class AgentPageTests(SynchronousTestCase):
     """The page of an agent."""
 
-    def test_what_is_different(self) -> None:
+    def test_differences_of_an_agent(self) -> None:
         """An agent's page has servers and permitted destinations, and no lost nodes."""
         status = PageUnderTest(
             "yurttunnel-agent",
@@ -380,7 +380,7 @@ class DocumentTests(SynchronousTestCase):
             for attribute in attributes:
                 self.assertFalse(attribute == "style" or attribute.startswith("on"), name)
 
-    def test_nothing_from_elsewhere(self) -> None:
+    def test_no_external_resources(self) -> None:
         """Every URL on the page is local or a data URL."""
         for _, attributes in self.page.elements:
             for attribute in ("href", "src", "action"):

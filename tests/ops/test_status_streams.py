@@ -24,11 +24,11 @@ class StreamTests(SynchronousTestCase):
     def used(
         self,
         session: TunnelSession,
-        most: int,
+        maximum: int,
         desired: Callable[[StreamReport], bool] = lambda report: True,
     ) -> list[StreamReport]:
         """Return the oldest streams in use."""
-        used, _ = finished(oldest_streams([session], most, desired))
+        used, _ = finished(oldest_streams([session], maximum, desired))
         return used.shown
 
     def test_a_stream(self) -> None:
@@ -70,7 +70,7 @@ class StreamTests(SynchronousTestCase):
         self.assertEqual(2, len(page.rows["streams"]))
         self.assertNotIn("idle", page.sections)
 
-    def test_who_asks_is_known_where_it_is_opened(self) -> None:
+    def test_caller_is_known_at_the_opening_end(self) -> None:
         """Only the end that opens a stream knows the caller; the other has no such column."""
         self.pair.joined(Protocol(), Protocol())
         status = PageUnderTest()

@@ -64,7 +64,7 @@ class NotifyTestCase(SynchronousTestCase):
         supervised.startService()
         return supervised
 
-    def told(self) -> list[str]:
+    def sent(self) -> list[str]:
         """Return the datagrams since the last call."""
         found = []
         while True:
@@ -87,9 +87,9 @@ class ReadinessTests(NotifyTestCase):
         """READY=1 is sent once, when the reactor runs and all checks pass."""
         self.start()
         self.assertTrue(self.part.running)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
         self.clock.pump([INTERVAL] * 3)
-        self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
+        self.assertEqual(["READY=1\nSTATUS=ready"], self.sent())
 
     def test_not_ready(self) -> None:
         """Before readiness, STATUS= has the failed check, and is sent whenever it changes."""
@@ -106,41 +106,41 @@ class ReadinessTests(NotifyTestCase):
                 "STATUS=not ready; listeners: --secure-port",
                 "READY=1\nSTATUS=ready",
             ],
-            self.told(),
+            self.sent(),
         )
 
     def test_serves_unready(self) -> None:
         """A service that serves before it is ready sends READY=1 at once, with a status."""
         self.problem = "no certificate"
         self.start(serves_unready=True)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
         self.clock.pump([INTERVAL] * 2)
         self.problem = None
         self.clock.pump([INTERVAL] * 2)
         self.assertEqual(
-            ["READY=1\nSTATUS=not ready; listeners: no certificate", "STATUS=ready"], self.told()
+            ["READY=1\nSTATUS=not ready; listeners: no certificate", "STATUS=ready"], self.sent()
         )
 
-    def test_ends_before_it_is_told(self) -> None:
+    def test_stopped_before_ready(self) -> None:
         """A service that is stopped at once does not send READY=1."""
         supervised = self.start(serves_unready=True)
         supervised.stopService()
         self.clock.pump([INTERVAL] * 2)
-        self.assertNotIn("READY=1", "".join(self.told()))
+        self.assertNotIn("READY=1", "".join(self.sent()))
         self.part.end.callback(None)
 
     def test_no_longer_ready(self) -> None:
         """A service that is no longer ready sends only a new status."""
         self.start()
         self.clock.advance(INTERVAL)
-        self.told()
+        self.sent()
         self.problem = "the certificate has expired"
         self.clock.advance(INTERVAL)
         self.problem = None
         self.clock.advance(INTERVAL)
         self.assertEqual(
             ["STATUS=not ready; listeners: the certificate has expired", "STATUS=ready"],
-            self.told(),
+            self.sent(),
         )
 
     def test_warnings(self) -> None:
@@ -148,17 +148,17 @@ class ReadinessTests(NotifyTestCase):
         self.readiness.add("Kubernetes API", lambda: "away", required=False)
         self.start()
         self.clock.advance(INTERVAL)
-        self.assertEqual(["READY=1\nSTATUS=ready; Kubernetes API: away"], self.told())
+        self.assertEqual(["READY=1\nSTATUS=ready; Kubernetes API: away"], self.sent())
 
     def test_a_status_is_one_short_line(self) -> None:
         """A status is one line of limited length and cannot inject another variable."""
         self.problem = "bad\nREADY=1\n" + "x" * 10000
         self.start()
         self.clock.advance(INTERVAL)
-        (told,) = self.told()
-        self.assertTrue(told.startswith("STATUS=not ready; listeners: bad READY=1 xxx"))
-        self.assertNotIn("\n", told)
-        self.assertEqual(len("STATUS=") + MAX_STATUS_CHARACTERS, len(told))
+        (sent,) = self.sent()
+        self.assertTrue(sent.startswith("STATUS=not ready; listeners: bad READY=1 xxx"))
+        self.assertNotIn("\n", sent)
+        self.assertEqual(len("STATUS=") + MAX_STATUS_CHARACTERS, len(sent))
 
 
 class WatchdogTests(NotifyTestCase):
@@ -171,7 +171,7 @@ class WatchdogTests(NotifyTestCase):
 
     def signs(self) -> int:
         """Return the number of watchdog notifications."""
-        return self.told().count("WATCHDOG=1")
+        return self.sent().count("WATCHDOG=1")
 
     def test_sign_of_life(self) -> None:
         """A notification is sent after half of the watchdog's timeout, whether ready or not."""
@@ -216,18 +216,18 @@ class EndTests(NotifyTestCase):
         """STOPPING=1 is sent before the service stops; status changes are still sent."""
         supervised = self.start()
         self.clock.advance(INTERVAL)
-        self.told()
+        self.sent()
         self.problem = "draining"
         stopping = supervised.stopService()
-        self.assertEqual(["STOPPING=1"], self.told())
+        self.assertEqual(["STOPPING=1"], self.sent())
         self.assertFalse(self.part.running)
         self.assertNoResult(stopping)
         self.clock.advance(INTERVAL)
-        self.assertEqual(["STATUS=not ready; listeners: draining"], self.told())
+        self.assertEqual(["STATUS=not ready; listeners: draining"], self.sent())
         self.part.end.callback(None)
         self.successResultOf(stopping)
         self.clock.advance(INTERVAL)
-        self.assertEqual([], self.told())
+        self.assertEqual([], self.sent())
 
     def test_nothing_is_left(self) -> None:
         """Stopping leaves no timer and no descriptor."""
@@ -256,7 +256,7 @@ class SocketTests(NotifyTestCase):
         self.systemd = self.listen(b"\0" + name.encode())
         self.start(NOTIFY_SOCKET=f"@{name}")
         self.clock.advance(INTERVAL)
-        self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
+        self.assertEqual(["READY=1\nSTATUS=ready"], self.sent())
 
     def test_no_systemd(self) -> None:
         """Without a usable socket the service runs, and nothing else is started."""
@@ -280,16 +280,16 @@ class SocketTests(NotifyTestCase):
                 break
         self.start()
         self.clock.advance(INTERVAL)
-        self.assertEqual({"X"}, set(self.told()))
+        self.assertEqual({"X"}, set(self.sent()))
         self.clock.advance(INTERVAL)
-        self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
+        self.assertEqual(["READY=1\nSTATUS=ready"], self.sent())
 
-    def test_what_is_no_utf8(self) -> None:
+    def test_invalid_utf8(self) -> None:
         """A file name that is not UTF-8 is escaped in the status."""
         self.readiness.add("files", lambda: "/x/\udcff cannot be read")
         self.start()
         self.clock.advance(INTERVAL)
-        self.assertEqual(["STATUS=not ready; files: /x/\\udcff cannot be read"], self.told())
+        self.assertEqual(["STATUS=not ready; files: /x/\\udcff cannot be read"], self.sent())
 
     def test_nobody_listens(self) -> None:
         """While nobody listens, the service runs and logs one warning; READY=1 is sent later."""
@@ -307,4 +307,4 @@ class SocketTests(NotifyTestCase):
         )
         self.systemd = self.listen(self.address)
         self.clock.advance(INTERVAL)
-        self.assertEqual(["READY=1\nSTATUS=ready"], self.told())
+        self.assertEqual(["READY=1\nSTATUS=ready"], self.sent())

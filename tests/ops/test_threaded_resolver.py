@@ -62,7 +62,7 @@ class LookupTests(TestCase):
 
     def setUp(self) -> None:
         """Replace the system's resolver."""
-        self.asked: list[tuple[object, ...]] = []
+        self.queries: list[tuple[object, ...]] = []
         self.may_answer = threading.Event()
         self.answer: object = []
         self.patch(socket, "getaddrinfo", self.getaddrinfo)
@@ -71,7 +71,7 @@ class LookupTests(TestCase):
 
     def getaddrinfo(self, *question):
         """Wait for the test's permission, then answer."""
-        self.asked.append(question)
+        self.queries.append(question)
         self.may_answer.wait(30)
         if isinstance(self.answer, Exception):
             raise self.answer
@@ -108,9 +108,9 @@ class LookupTests(TestCase):
                 (b"api.test", 6443, socket.AF_UNSPEC, socket.SOCK_STREAM),
                 (b"api.test", 6443, socket.AF_INET, socket.SOCK_DGRAM),
             },
-            set(self.asked),
+            set(self.queries),
         )
-        self.assertEqual(2, len(self.asked))
+        self.assertEqual(2, len(self.queries))
 
     async def test_cancelled(self) -> None:
         """A cancelled lookup does not fire, but the others that share it do."""
@@ -139,7 +139,7 @@ class LookupTests(TestCase):
         for other in others:
             await other.complete
         await self.look_up().complete
-        self.assertIn(b"api.test", {question[0] for question in self.asked})
+        self.assertIn(b"api.test", {question[0] for question in self.queries})
 
     def test_no_thread(self) -> None:
         """If no thread can be started, a lookup returns no addresses and the error is logged."""

@@ -78,15 +78,15 @@ class JobThreadTests(JobsContract, TestCase):
     async def test_nothing_is_held(self):
         """A job's arguments are freed when it has ended, even without a next job."""
         large = Large()
-        gone = weakref.ref(large)
+        reference = weakref.ref(large)
         await self.make_jobs().run(partial(id, large))
         del large
         # The thread releases the job a moment after it has sent the result.
         for _ in range(1000):
-            if gone() is None:
+            if reference() is None:
                 break
             await deferLater(reactor, 0.01)
-        self.assertIsNone(gone())
+        self.assertIsNone(reference())
 
 
 class Large:

@@ -11,7 +11,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from yurttunnel.ops.timeouts import all_fired_within
 
 
-class WithinTests(SynchronousTestCase):
+class AllFiredWithinTests(SynchronousTestCase):
     """The result of ``all_fired_within``, and when it comes."""
 
     def setUp(self) -> None:

@@ -30,21 +30,21 @@ class MainTests(SynchronousTestCase):
     def setUp(self):
         """Replace the cluster's configuration and stdout."""
         self.patch(check.config, "load_kube_config", lambda path: None)
-        self.said = io.StringIO()
-        self.patch(sys, "stdout", self.said)
+        self.output = io.StringIO()
+        self.patch(sys, "stdout", self.output)
 
     def test_as_a_program(self):
         """Run as a program, the check uses its arguments and exits quietly on SIGPIPE."""
-        signals, given = [], []
+        signals, handlers = [], []
         self.patch(signal, "signal", lambda *handled: signals.append(handled))
         self.patch(sys, "argv", ["check", "kubeconfig", *WHERE])
-        self.patch(config, "load_kube_config", given.append)
+        self.patch(config, "load_kube_config", handlers.append)
         self.patch(client, "CoreV1Api", lambda connections: 1 / 0)
         with warnings.catch_warnings():
             # The test has imported the module before.
             warnings.simplefilter("ignore", RuntimeWarning)
             self.assertRaises(ZeroDivisionError, runpy.run_module, check.__name__, None, "__main__")
-        self.assertEqual(["kubeconfig"], given)
+        self.assertEqual(["kubeconfig"], handlers)
         self.assertEqual([(signal.SIGPIPE, signal.SIG_DFL)], signals)
 
     def run_steps(self, *steps):
@@ -56,7 +56,7 @@ class MainTests(SynchronousTestCase):
         """Each step that succeeds is reported in one line, and the status is 0."""
         status = self.run_steps(("one", lambda: "seen"), ("two", lambda: "as well"))
         self.assertEqual(status, 0)
-        first, second = self.said.getvalue().splitlines()
+        first, second = self.output.getvalue().splitlines()
         self.assertRegex(first, r"^ok +one +\d+\.\d{3} s  seen$")
         self.assertRegex(second, r"^ok +two +\d+\.\d{3} s  as well$")
 
@@ -67,7 +67,7 @@ class MainTests(SynchronousTestCase):
             raise assertions.CheckFailed("it is\nnot so")
 
         self.assertEqual(self.run_steps(("one", fails), ("two", lambda: "seen")), 1)
-        first, second = self.said.getvalue().splitlines()
+        first, second = self.output.getvalue().splitlines()
         self.assertRegex(first, r"^FAIL +one +\d+\.\d{3} s  it is not so$")
         self.assertRegex(second, r"^ok +two ")
 
@@ -334,7 +334,7 @@ LIES = [
 """The step that detects the lie, the fact that the cluster lies about, and the lie."""
 
 
-class LiarTests(SynchronousTestCase):
+class FaultyClusterTests(SynchronousTestCase):
     """The check detects every lie of a cluster, so it shows what fails in a faulty tunnel."""
 
     def setUp(self):
@@ -360,12 +360,12 @@ class LiarTests(SynchronousTestCase):
 
     def check(self, *where):
         """Run the check; return the exit status and the failed steps."""
-        self.said = io.StringIO()
-        self.patch(sys, "stdout", self.said)
+        self.output = io.StringIO()
+        self.patch(sys, "stdout", self.output)
         status = check.main("kubeconfig", *(where or WHERE))
-        said = self.said.getvalue()
-        self.assertEqual(10, len(re.findall(r"(?m)^(?:ok|FAIL) ", said)), said)
-        return status, re.findall(r"(?m)^FAIL +([a-z-]+) ", said)
+        output = self.output.getvalue()
+        self.assertEqual(10, len(re.findall(r"(?m)^(?:ok|FAIL) ", output)), output)
+        return status, re.findall(r"(?m)^FAIL +([a-z-]+) ", output)
 
     def test_truth(self):
         """Every step succeeds if all answers are true."""
@@ -380,13 +380,13 @@ class LiarTests(SynchronousTestCase):
             if step == "run":
                 # Without the pod, the steps that need it fail as well.
                 failed = ["run", *(["service"] if fact == "create" else []), "autonomy"]
-            self.assertEqual((1, failed), found, (fact, self.said.getvalue()))
+            self.assertEqual((1, failed), found, (fact, self.output.getvalue()))
 
-    def test_what_came(self):
+    def test_actual_value(self):
         """The line of a failed step has the expected value and the actual one."""
         self.edge.lies = {"unpacked": instead(2)}
         self.check()
-        self.assertEqual(1, self.said.getvalue().count(": 0 was expected, 2 came\n"))
+        self.assertEqual(1, self.output.getvalue().count(": 0 was expected, 2 came\n"))
 
     def test_each_step_is_lied_to(self):
         """There is a lie for each step."""
@@ -416,13 +416,13 @@ class LiarTests(SynchronousTestCase):
         self.edge.lies = {"rules": is_refused}
         self.assertEqual((0, []), self.check(*addresses))
         self.assertEqual([("10.96.0.10", 80)] * (1 + CALLS), self.edge.called)
-        self.assertIn(" 6 calls of 10.96.0.10:80, past an endpoint", self.said.getvalue())
+        self.assertIn(" 6 calls of 10.96.0.10:80, past an endpoint", self.output.getvalue())
         self.edge.lies = {"called": flipped}
         self.assertEqual((1, ["service"]), self.check(*addresses))
         waits = 1_000_000
         self.edge.lies = {"rules": is_refused}
         self.assertEqual((1, ["service"]), self.check(*addresses))
-        self.assertIn("rules lead 10.96.0.10:80 to the proxy", self.said.getvalue())
+        self.assertIn("rules lead 10.96.0.10:80 to the proxy", self.output.getvalue())
 
     def test_outage(self):
         """The API is stopped while the node reboots, and started again whatever has failed."""
@@ -437,11 +437,11 @@ class LiarTests(SynchronousTestCase):
 
     def test_a_pod_that_stays(self):
         """Deleting a pod succeeds only when the pod is gone."""
-        self.edge.pods = Stubborn()
+        self.edge.pods = UndeletablePods()
         self.assertEqual((1, ["delete"]), self.check())
-        self.assertIn("it was still not so that the pod is gone", self.said.getvalue())
+        self.assertIn("it was still not so that the pod is gone", self.output.getvalue())
 
-    def test_a_tunnel_that_is_gone(self):
+    def test_missing_tunnel(self):
         """Without a tunnel the steps that need it fail, and those that need the API succeed."""
 
         self.edge.lies = dict.fromkeys(("log", "exec", "answer", "echo", "metrics"), fails)
@@ -482,7 +482,7 @@ class PageTests(SynchronousTestCase):
         self.assertIn("/services answers with 503", str(error))
 
 
-class Stubborn(set):
+class UndeletablePods(set):
     """Pods that cannot be deleted."""
 
     def discard(self, name):

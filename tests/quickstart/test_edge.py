@@ -36,14 +36,14 @@ class EdgeNodeTests(SynchronousTestCase):
     def setUp(self):
         """Start the node."""
         self.runs = []
-        self.patch(edge, "_Run", self.run_anew)
+        self.patch(edge, "_Run", self.record_run)
         self.clock = Clock()
         self.node = EdgeNode(self.clock, "http://127.0.0.1:10261", None)
         self.node.startService()
 
-    def run_anew(self, *given):
+    def record_run(self, *arguments):
         """Record the run."""
-        self.runs.append(Run(*given))
+        self.runs.append(Run(*arguments))
         return self.runs[-1]
 
     def test_heartbeat(self):

@@ -26,9 +26,9 @@ class OptionsTests(SynchronousTestCase):
     """The flags and their errors."""
 
     def setUp(self):
-        """Treat only the ports in ``self.taken`` as in use."""
-        self.taken = set()
-        self.patch(options, "_is_in_use", self.taken.__contains__)
+        """Treat only the ports in ``self.in_use`` as in use."""
+        self.in_use = set()
+        self.patch(options, "_is_in_use", self.in_use.__contains__)
         self.patch(options, "_reserve", lambda first: True)
 
     def test_defaults(self):
@@ -51,7 +51,7 @@ class OptionsTests(SynchronousTestCase):
 
     def test_next_row_of_ports(self):
         """If a default port is in use, another range of ports is chosen."""
-        self.taken.add(DEFAULT_PORT + PORT_COUNT - 1)
+        self.in_use.add(DEFAULT_PORT + PORT_COUNT - 1)
         first = parse().ports.api
         self.assertNotEqual(first, DEFAULT_PORT)
         self.assertEqual(first % 1000, DEFAULT_PORT % 1000)
@@ -67,9 +67,9 @@ class OptionsTests(SynchronousTestCase):
         error = self.assertRaises(usage.UsageError, parse)
         self.assertIn("--port", str(error))
 
-    def test_asked_port_is_taken(self):
+    def test_requested_port_is_in_use(self):
         """If a requested range is in use, the error names the port."""
-        self.taken.add(20003)
+        self.in_use.add(20003)
         error = self.assertRaises(usage.UsageError, parse, "--port", "20000")
         self.assertIn("20003", str(error))
 
@@ -114,21 +114,21 @@ class ReserveTests(SynchronousTestCase):
 
     def test_reserved(self):
         """A range can be reserved once, until its reservation is released."""
-        self.patch(options, "_reservations", held := [])
+        self.patch(options, "_reservations", reservations := [])
         first = 1_000_000 + os.getpid()
         self.assertTrue(options._reserve(first))
         self.assertFalse(options._reserve(first))
         self.assertTrue(options._reserve(first + 1_000_000))
-        for name in held:
+        for name in reservations:
             name.close()
         self.assertTrue(options._reserve(first))
-        held[-1].close()
+        reservations[-1].close()
 
 
-class TakenTests(SynchronousTestCase):
+class PortsInUseTests(SynchronousTestCase):
     """Detection of ports in use."""
 
-    def test_taken(self):
+    def test_port_in_use(self):
         """A port is in use while a socket listens on it."""
         listener = socket.create_server(("127.0.0.1", 0))
         port = listener.getsockname()[1]

@@ -16,15 +16,15 @@ class Api:
 
     def __init__(self, levels):
         self._levels = levels
-        self.told = []
+        self.commands = []
 
     async def stop_part(self):
         """Record the stop."""
-        self.told.append(("away", self._levels.level))
+        self.commands.append(("away", self._levels.level))
 
     async def start_part(self):
         """Record the start."""
-        self.told.append(("back", self._levels.level))
+        self.commands.append(("back", self._levels.level))
 
 
 class OutageTests(SynchronousTestCase):
@@ -40,7 +40,7 @@ class OutageTests(SynchronousTestCase):
         self.successResultOf(Deferred.fromCoroutine(outage.begin()))
         self.successResultOf(Deferred.fromCoroutine(outage.end()))
         clock.advance(SETTLE_SECONDS / 2)
-        self.assertEqual([("away", LogLevel.error), ("back", LogLevel.error)], api.told)
+        self.assertEqual([("away", LogLevel.error), ("back", LogLevel.error)], api.commands)
         self.assertEqual(LogLevel.error, levels.level)
         clock.advance(SETTLE_SECONDS)
         self.assertEqual((LogLevel.debug, True), (levels.level, levels.requests))

@@ -81,8 +81,8 @@ class GuideTests(SynchronousTestCase):
         """Prepare a monitor whose node becomes reachable when the test says so."""
         self.reactor = Reactor()
         self.problem = "nothing there"
-        self.said = io.StringIO()
-        self.patch(sys, "__stdout__", self.said)
+        self.output = io.StringIO()
+        self.patch(sys, "__stdout__", self.output)
         self.ends = []
         self.handlers = {}
         self.patch(signal, "signal", lambda number, handler: None)
@@ -103,10 +103,10 @@ class GuideTests(SynchronousTestCase):
         """The introduction is printed once the node is reachable, and not before."""
         self.start()
         self.reactor.pump([0.05] * 10)
-        self.assertEqual(self.said.getvalue(), "")
+        self.assertEqual(self.output.getvalue(), "")
         self.problem = None
         self.reactor.pump([0.05] * 2)
-        self.assertEqual(self.said.getvalue(), "welcome\n")
+        self.assertEqual(self.output.getvalue(), "welcome\n")
         self.assertEqual(self.reactor.processes, [])
 
     def test_node_is_not_reached(self):
@@ -277,7 +277,7 @@ class ReplaceableTests(SynchronousTestCase):
 
         self.service = RestartableService(Part)
 
-    def test_away_and_back(self):
+    def test_stop_and_start(self):
         """The part is stopped and started anew, once each, however often that is requested."""
         self.service.startService()
         for _ in range(2):

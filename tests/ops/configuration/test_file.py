@@ -15,7 +15,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
     def read(self, text):
         """Return the texts in a file by key."""
         self.write(text)
-        return {name: given.texts for name, given in read_file(self.path, TABLE).items()}
+        return {name: value.texts for name, value in read_file(self.path, TABLE).items()}
 
     def problem(self, text):
         """Return the error about a file, without the file's name."""
@@ -48,7 +48,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             {"target": (), "standalone": ("false",)}, self.read("target = []\nstandalone = false")
         )
 
-    def test_where_a_value_comes_from(self):
+    def test_source_of_a_value(self):
         """Messages name the file and the key."""
         self.write('node-name = "x"')
         self.assertEqual(f"{self.path}: node-name", read_file(self.path, TABLE)["node-name"].source)
@@ -86,7 +86,7 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
         }.items():
             self.assertEqual(expected, self.problem(text))
 
-    def test_what_is_no_file_of_toml(self):
+    def test_invalid_files(self):
         """The error has the position of the syntax error, or why the file is unreadable."""
         sentence = self.problem("v = 1\nnode-name = edge-1")
         self.assertEqual("it is not TOML: Invalid value (at line 2, column 13)", sentence)

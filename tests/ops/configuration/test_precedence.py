@@ -26,7 +26,7 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         error = self.assertRaises(UsageError, self.parse, *arguments, **sources)
         return str(error).replace(str(self.path), "FILE")
 
-    def test_the_flag_counts_most(self):
+    def test_flags_take_precedence(self):
         """Each source applies to values that no earlier source sets."""
         file = 'node-name = "of-file"\nresume-window = 3\neven = false'
         variables = {"YURTTUNNEL_NODE_NAME": "of-environment", "YURTTUNNEL_RESUME_WINDOW": "2"}
@@ -38,7 +38,7 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual(3.0, self.parse(file=file).window)
         self.assertEqual(30.0, self.parse(*flags).window)
 
-    def test_what_is_given_as_the_default_is_given(self):
+    def test_a_flag_with_its_default_value(self):
         """A flag with its default value takes precedence over the file."""
         name = "--node-name=a"
         self.assertEqual(
@@ -122,7 +122,7 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
             self.problem(name, f"--config={self.path}"),
         )
 
-    def test_what_is_missing(self):
+    def test_missing_required_flag(self):
         """The error names the required flag."""
-        told = self.problem(file="# nothing")
-        self.assertEqual("--node-name is missing: give it or set NODE_NAME", told)
+        problem_text = self.problem(file="# nothing")
+        self.assertEqual("--node-name is missing: give it or set NODE_NAME", problem_text)

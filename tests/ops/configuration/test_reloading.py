@@ -64,7 +64,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         texts = [text.replace(str(self.path), "FILE") for text in self.logged]
         return [f"{level}: {text}" for level, text in zip(levels, texts, strict=True)]
 
-    def look(self, times=2):
+    def check(self, times=2):
         """Run the next two checks: a changed file is read at the second one."""
         for _ in range(times):
             self.clock.advance(CHECK_SECONDS)
@@ -72,14 +72,14 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
     def change(self, text):
         """Replace the file, and run the checks that read it."""
         self.write(text)
-        self.look()
+        self.check()
 
     def problem(self):
         """Return the reported problem."""
         problem = self.following.problem()
         return None if problem is None else problem.replace(str(self.path), "FILE")
 
-    def test_parts_are_given_what_concerns_them(self):
+    def test_subscribers_of_changed_flags(self):
         """Only subscribers of a changed flag are called; the log names the flags."""
         self.change('node-name = "n"\ntarget = ["a", "b"]')
         self.assertEqual([("a", "b")], self.used)
@@ -91,30 +91,30 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual([(), 30.0], self.used[2:])
         self.assertIsNone(self.problem())
 
-    def test_what_the_command_line_says_counts(self):
+    def test_command_line_takes_precedence(self):
         """The file cannot override a flag of the command line."""
         self.following.stopService()
         self.start('node-name = "n"', "--target=x", "--resume-window=1")
         self.change('node-name = "n"\ntarget = ["y"]\nresume-window = 2')
         self.assertEqual(([], []), (self.used, self.lines))
 
-    def test_a_file_is_read_when_nobody_writes_it_any_more(self):
+    def test_a_file_is_read_once_it_is_stable(self):
         """A file that differs at each check is not read, and an unchanged one is not read again."""
         for number in range(5):
             self.write(f'node-name = "n"\ntarget = ["{"x" * number}"]')
-            self.look(1)
+            self.check(1)
         self.assertEqual([], self.used)
-        self.look(1)
+        self.check(1)
         self.assertEqual([("xxxx",)], self.used)
         os.chmod(self.path, 0)
         self.patch(Options, "reread", None)
-        self.look(10)
+        self.check(10)
         self.assertEqual((None, 1), (self.problem(), len(self.used)))
 
     def test_a_broken_file_changes_nothing(self):
         """The error is logged once, and shown by /readyz until the file is valid and applies."""
         self.change("target = ")
-        self.look(5)
+        self.check(5)
         sentence = f"FILE: it is not TOML: Invalid value (at end of document); {KEPT}"
         self.assertEqual(sentence, self.problem())
         self.assertEqual([f"error: {sentence}"], self.lines)
@@ -128,10 +128,10 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.assertEqual([("b",)], self.used)
         self.assertEqual("info: FILE is in use again", self.lines[-1])
 
-    def test_a_file_that_is_gone(self):
+    def test_a_removed_file(self):
         """The configuration stays in use until the file exists again."""
         self.path.unlink()
-        self.look()
+        self.check()
         self.assertEqual(
             f"FILE: it cannot be read: No such file or directory; {KEPT}",
             self.problem(),
@@ -141,8 +141,8 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
 
     def test_a_file_that_was_emptied(self):
         """An empty file is ignored, since a full disk leaves such files; a comment suffices."""
-        for nothing in ("", " \n\n"):
-            self.change(nothing)
+        for empty in ("", " \n\n"):
+            self.change(empty)
             self.assertEqual(
                 "FILE: it is empty, perhaps because it is being written or the disk was full;"
                 f" for no settings at all put a comment into it; {KEPT}",
@@ -160,18 +160,18 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
     def test_a_file_that_is_empty_at_the_start(self):
         """The start fails: a power failure leaves such files, whose restrictions would be lost."""
         self.following.stopService()
-        for nothing in ("", " \n\n"):
-            error = self.assertRaises(UsageError, self.start, nothing, "--node-name=n")
+        for empty in ("", " \n\n"):
+            error = self.assertRaises(UsageError, self.start, empty, "--node-name=n")
             self.assertIn(f"{self.path}: it is empty, perhaps because", str(error))
 
-    def test_a_file_that_says_nothing_at_the_start(self):
+    def test_a_file_with_only_comments_at_the_start(self):
         """Content that is written later applies."""
         self.following.stopService()
         self.start("# nothing", "--node-name=n")
         self.change("target = ['b']")
         self.assertEqual((None, [("b",)]), (self.problem(), self.used))
 
-    def test_what_needs_a_restart(self):
+    def test_flags_that_need_a_restart(self):
         """It is reported until the file has the initial value; all other changes apply."""
         self.change('node-name = "m"\ntarget = ["b"]\nstandalone = true')
         self.assertEqual([("b",)], self.used)
@@ -183,7 +183,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.change('node-name = "n"\ntarget = ["c"]')
         self.assertIsNone(self.problem())
 
-    def test_a_part_that_refuses(self):
+    def test_a_subscriber_that_raises(self):
         """The setting stays unchanged, and the subscriber is retried until it accepts it."""
         refusal = [ChangeRejected("the port is taken")]
 
@@ -196,22 +196,22 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.following.follow((ALONE,), refuse)
         self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
         self.change('node-name = "n"\ntarget = ["a"]\nstandalone = true\nresume-window = 7')
-        self.look(3)
+        self.check(3)
         self.assertEqual(f"FILE: the port is taken; {KEPT}", self.problem())
         self.assertEqual([], self.used)
         refusal.clear()
-        self.look(1)
+        self.check(1)
         self.assertEqual((["at last", 7.0], None), (self.used, self.problem()))
 
-    def test_a_part_that_takes_its_time(self):
+    def test_a_slow_subscriber(self):
         """The next check waits for an asynchronous subscriber."""
-        under_way = Deferred()
+        pending = Deferred()
         self.following._subscribers.clear()
-        self.following.follow((TARGET,), lambda settings: under_way)
+        self.following.follow((TARGET,), lambda settings: pending)
         self.change('node-name = "n"\ntarget = ["b"]')
         self.change('node-name = "n"\ntarget = ["c"]')
         self.assertEqual([], self.lines)
-        under_way.callback(None)
+        pending.callback(None)
         self.assertEqual(["info: changed in FILE, and in use: --target"], self.lines)
 
     def test_the_level_of_the_log(self):
@@ -223,7 +223,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.change('node-name = "n"\ntarget = ["a"]')
         self.assertEqual((LogLevel.info, True), (self.levels.level, self.levels.requests))
 
-    def test_nothing_is_unready_for_it(self):
+    def test_readiness_finding(self):
         """A problem of the file is a finding that does not affect readiness."""
         readiness = Readiness()
         self.following.tell(readiness)
@@ -237,7 +237,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         """Checks wait for the disk; a stop does not."""
         self.jobs.holds = True
         self.change('node-name = "n"\ntarget = ["b"]')
-        self.look(5)
+        self.check(5)
         self.assertTrue(self.successResultOf(self.following.stopService()))
         self.jobs.release()
         self.assertEqual(([], []), (self.used, self.clock.getDelayedCalls()))

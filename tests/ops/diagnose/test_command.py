@@ -43,7 +43,7 @@ class CommandTests(SynchronousTestCase):
                 for member in archive
             }
 
-    def test_well(self):
+    def test_no_findings(self):
         """Without findings the status is 0; only its owner can read the bundle."""
         self.assertEqual(0, self.run_it())
         self.assertIn(str(self.output.absolute()), self.screen.getvalue())
@@ -51,7 +51,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual(0o600, stat.S_IMODE(self.output.stat().st_mode))
         self.assertEqual({"summary.txt": "nothing\n", "versions.txt": "python\n"}, self.content())
 
-    def test_wrong(self):
+    def test_findings(self):
         """Findings are printed as sentences, and the status is 1."""
         self.found = [Part("a", "", ("A is wrong.",)), Part("b", "", ("B is\nwrong.",))]
         self.assertEqual(1, self.run_it())
@@ -77,7 +77,7 @@ class CommandTests(SynchronousTestCase):
         for secret in ("hunter2", "1b" * 16, "opaque", KEY_PEM.splitlines()[1]):
             self.assertNotIn(secret, shown)
 
-    def test_file_that_is_there(self):
+    def test_existing_file(self):
         """An existing file, or a link, is not written to; the flag is named."""
         self.output.write_text("precious")
         error = self.assertRaises(command.BundleNotWritten, self.run_it)
@@ -95,8 +95,8 @@ class CommandTests(SynchronousTestCase):
         if os.geteuid() != 0:
             raise SkipTest("only root can give a directory away")
         os.chown(self.directory, 12345, 12345)
-        for asking in ({}, {"SUDO_UID": "54321"}, {"SUDO_UID": "x"}):
-            self.patch(os, "environ", asking)
+        for environment in ({}, {"SUDO_UID": "54321"}, {"SUDO_UID": "x"}):
+            self.patch(os, "environ", environment)
             with self.assertRaisesRegex(command.BundleNotWritten, "belongs to another user"):
                 self.run_it()
         self.patch(os, "environ", {"SUDO_UID": "12345"})

@@ -29,7 +29,7 @@ class FileTests(SynchronousTestCase):
         path.chmod(mode)
         return path
 
-    def look(self, *further):
+    def collect(self, *further):
         """Collect the directory."""
         return files_part([self.directory], further, NOW)
 
@@ -38,7 +38,7 @@ class FileTests(SynchronousTestCase):
         self.write("node.pem", certificate(NOW - DAY, NOW + 29 * DAY) + KEY_PEM)
         self.write("ca.crt", certificate(NOW - DAY, NOW + 3650 * DAY), 0o644)
         os.utime(self.directory / "node.pem", (0, 90061))
-        part = self.look()
+        part = self.collect()
         self.assertEqual((), part.findings)
         self.assertRegex(
             part.text,
@@ -51,7 +51,7 @@ class FileTests(SynchronousTestCase):
         self.write("both.pem", certificate(NOW, NOW + DAY) + KEY_PEM)
         self.write("only.key", KEY_PEM)
         self.write("join-token", JOIN_TOKEN)
-        text = self.look().text
+        text = self.collect().text
         for secret in (*KEY_PEM.splitlines()[1:3], JOIN_TOKEN, JOIN_TOKEN[:16]):
             self.assertNotIn(secret, text)
 
@@ -64,7 +64,7 @@ class FileTests(SynchronousTestCase):
             (2 * DAY, 30 * DAY, "clock is behind"),
         ):
             self.write("node.pem", certificate(NOW + begin, NOW + end))
-            [finding] = self.look().findings
+            [finding] = self.collect().findings
             self.assertIn(sentence, finding)
             self.assertIn("node.pem", finding)
 
@@ -75,18 +75,18 @@ class FileTests(SynchronousTestCase):
         newer = self.write(name.replace("01-01", "11-01"), certificate(NOW - DAY, NOW + 29 * DAY))
         link = self.directory / "yurttunnel-agent-current.pem"
         link.symlink_to(newer.name)
-        self.assertEqual((), self.look().findings)
-        self.assertIn(f"current.pem -> {newer.name}", self.look().text)
+        self.assertEqual((), self.collect().findings)
+        self.assertIn(f"current.pem -> {newer.name}", self.collect().text)
         link.unlink()
         link.symlink_to(name)
-        self.assertEqual(1, len(self.look().findings))
+        self.assertEqual(1, len(self.collect().findings))
 
     def test_open_to_others(self):
         """Keys and tokens that others can read are findings, certificates are not."""
         self.write("a.key", KEY_PEM, 0o640)
         self.write("join-token", JOIN_TOKEN, 0o604)
         self.write("ca.crt", certificate(NOW - DAY, NOW + 29 * DAY), 0o644)
-        findings = self.look().findings
+        findings = self.collect().findings
         self.assertEqual(2, len(findings))
         self.assertIn("a.key holds a secret and is open to other users", findings[0])
 
@@ -100,10 +100,10 @@ class FileTests(SynchronousTestCase):
             "    client-key-data: |\n      TFMwdExT\n",
         ):
             self.write("kubelet.conf", content, 0o644)
-            [finding] = self.look().findings
+            [finding] = self.collect().findings
             self.assertIn("kubelet.conf holds a secret", finding)
         self.write("kubelet.conf", "tokenFile: /t\nclient-key: /k\ntoken: ''\n", 0o644)
-        self.assertEqual((), self.look().findings)
+        self.assertEqual((), self.collect().findings)
 
     def test_links_of_flags(self):
         """Links of flags are followed to their target, over any number of links."""
@@ -113,14 +113,14 @@ class FileTests(SynchronousTestCase):
         first, second = self.directory / "first", Path(self.mktemp())
         first.symlink_to(target.absolute())
         second.symlink_to(first.absolute())
-        self.assertEqual((), self.look().findings)
-        part = self.look(second)
+        self.assertEqual((), self.collect().findings)
+        part = self.collect(second)
         self.assertIn(f"{second} -> {first.absolute()}", part.text)
         for sentence in ("open to other users", "has expired"):
             self.assertIn(sentence, " ".join(part.findings))
         loop = Path(self.mktemp())
         loop.symlink_to(loop.name)
-        self.assertEqual((), self.look(loop).findings)
+        self.assertEqual((), self.collect(loop).findings)
 
     def test_missing(self):
         """A missing file is reported, but is no finding: the program may be new."""
@@ -128,7 +128,7 @@ class FileTests(SynchronousTestCase):
         self.assertEqual((), part.findings)
         self.assertEqual(2, part.text.count("No such file"))
 
-    def test_directories_that_may_not_be_looked_into(self):
+    def test_unreadable_directories(self):
         """An unreadable directory is a finding, because its content is not checked."""
         scandir, inner = os.scandir, str(self.directory / "inner")
         os.mkdir(inner)
@@ -140,7 +140,7 @@ class FileTests(SynchronousTestCase):
 
         self.patch(os, "scandir", refuse)
         for refused in ([str(self.directory)], [inner]):
-            part = self.look()
+            part = self.collect()
             self.assertEqual(
                 (f"{refused[0]} could not be read (Permission denied).",), part.findings
             )
@@ -152,7 +152,7 @@ class FileTests(SynchronousTestCase):
         (self.directory / "loop").symlink_to("loop")
         self.write("large.pem", certificate(NOW, NOW) + "x" * 2**20)
         self.write("bad.pem", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n")
-        part = self.look()
+        part = self.collect()
         self.assertEqual((), part.findings)
         self.assertIn("it cannot be read", part.text)
         self.assertNotIn("edge-1", part.text)
@@ -162,12 +162,12 @@ class FileTests(SynchronousTestCase):
         self.patch(files, "MAX_FILES", 3)
         for number in range(5):
             self.write(f"{number}", "")
-        self.assertEqual(4, self.look().text.count("\n"))
+        self.assertEqual(4, self.collect().text.count("\n"))
 
     def test_disk(self):
         """A disk with less than 64 MiB of free space is a finding."""
         for free, found in (((64 << 20) - 4096, True), (64 << 20, False)):
             usage = SimpleNamespace(f_bavail=free // 4096, f_frsize=4096)
             self.patch(files.os, "statvfs", lambda path, usage=usage: usage)
-            told = [each for each in self.look().findings if "MiB are free" in each]
-            self.assertEqual(found, bool(told), free)
+            disk_findings = [each for each in self.collect().findings if "MiB are free" in each]
+            self.assertEqual(found, bool(disk_findings), free)

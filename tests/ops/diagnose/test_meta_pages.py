@@ -21,10 +21,10 @@ class PageTests(SynchronousTestCase):
 
     def parts(self, **replies):
         """Return all parts by name; pages without a given response succeed."""
-        self.asked = []
+        self.requested = []
 
         def fetch(host, port, path, seconds=0.0):
-            self.asked.append(path)
+            self.requested.append(path)
             return replies.get(path.replace("/", "_"), Reply(200, "ok\n"))
 
         self.patch(meta_pages, "fetch", fetch)
@@ -37,8 +37,8 @@ class PageTests(SynchronousTestCase):
     def test_good(self):
         """A healthy process has no findings, and each page is stored."""
         parts = self.parts(readyz=Reply(200, "listeners: ok\nready\n"))
-        self.assertEqual(list(meta_pages.PAGES), self.asked)
-        self.assertEqual(len(self.asked), len(parts))
+        self.assertEqual(list(meta_pages.PAGES), self.requested)
+        self.assertEqual(len(self.requested), len(parts))
         self.assertEqual("HTTP 200\n\nok\n", parts["pages/debug-stacks"].text)
         self.assertEqual([], [each for part in parts.values() for each in part.findings])
 
@@ -74,7 +74,7 @@ class PageTests(SynchronousTestCase):
     def test_silent(self):
         """After a page without a response no other is requested; the reason is reported once."""
         parts = self.parts(readyz=Reply(problem="no answer from 127.0.0.1:10265 within 5 s"))
-        self.assertEqual(["healthz", "readyz"], self.asked)
+        self.assertEqual(["healthz", "readyz"], self.requested)
         self.assertIn("hangs", parts["pages/readyz"].findings[0])
         self.assertIn("not requested: no answer", parts["pages/metrics"].text)
         self.assertEqual((), parts["pages/metrics"].findings)

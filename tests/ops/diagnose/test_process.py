@@ -48,13 +48,13 @@ class ProcessTests(SynchronousTestCase):
             "Max open files            8                 16   files\n"
         )
 
-    def look(self, host="127.0.0.1", port=10265):
+    def find(self, host="127.0.0.1", port=10265):
         """Find the process."""
         return process_part("yurttunnel-agent", host, port, ("--join-token",), self.proc)
 
     def test_found(self):
         """The process is found by its socket of either family, and described without secrets."""
-        for part in (self.look(), self.look("::1", 10266)):
+        for part in (self.find(), self.find("::1", 10266)):
             self.assertEqual((), part.findings)
             self.assertIn("pid: 42\n", part.text)
             self.assertIn("descriptors: 4 of 8\n  file: 1\n  pipe: 1\n  socket: 2\n", part.text)
@@ -63,24 +63,24 @@ class ProcessTests(SynchronousTestCase):
     def test_not_there(self):
         """Without a listener there is no process to describe."""
         for host, port in (("127.0.0.1", 10267), ("127.0.0.2", 10265), ("::1", 10265)):
-            self.assertIn("no socket of this machine", self.look(host, port).text)
+            self.assertIn("no socket of this machine", self.find(host, port).text)
 
     def test_of_another_user(self):
         """If its descriptors are unreadable, the message says what to do."""
         for name in (self.proc / "42" / "fd").iterdir():
             name.unlink()
-        self.assertIn("as its user or root", self.look().findings[0])
+        self.assertIn("as its user or root", self.find().findings[0])
 
     def test_descriptors(self):
         """Descriptors near their limit are a finding."""
         for number in range(6, 9):
             (self.proc / "42" / "fd" / str(number)).symlink_to("/dev/null")
-        self.assertIn("7 of 8 descriptors", self.look().findings[0])
+        self.assertIn("7 of 8 descriptors", self.find().findings[0])
 
     def test_stopped(self):
         """A stopped process is a finding."""
         (self.proc / "42" / "status").write_text("State:\tT (stopped)\n")
-        self.assertIn("SIGSTOP", self.look().findings[0])
+        self.assertIn("SIGSTOP", self.find().findings[0])
 
     def test_real(self):
         """In the real /proc this process is found by its own socket."""

@@ -60,7 +60,7 @@ class RedactionTests(SynchronousTestCase):
             self.assertNotIn(secret, shown)
             self.assertIn(REDACTED, shown)
 
-    def test_known(self):
+    def test_known_secrets(self):
         """Known secrets are removed everywhere, whatever they look like."""
         self.assertEqual(f"a {REDACTED} b", redact("a hunter2 b", ["hunter2"]))
 
@@ -82,7 +82,7 @@ class RedactionTests(SynchronousTestCase):
             redact('{"a": "{\\"token\\": \\"cut off", "b": 1}'),
         )
 
-    def test_everything_else(self):
+    def test_other_text(self):
         """Metrics, stacks, certificates and lists of files stay unchanged."""
         for text in (
             'yurttunnel_server_refused_total{reason="token"} 3\n',
@@ -101,8 +101,8 @@ class RedactionTests(SynchronousTestCase):
     def test_arguments(self):
         """Values of secret flags are removed from a command line, in both spellings."""
         flags = ("--join-token",)
-        given = ["twist", "--join-token", "hunter2", "--join-token=hunter2", "--node-name", "n"]
-        shown = redacted_arguments(given, flags)
+        arguments = ["twist", "--join-token", "hunter2", "--join-token=hunter2", "--node-name", "n"]
+        shown = redacted_arguments(arguments, flags)
         self.assertEqual(
             ["twist", "--join-token", REDACTED, f"--join-token={REDACTED}", "--node-name", "n"],
             shown,
