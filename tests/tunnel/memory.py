@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
-from twisted.internet.interfaces import IHalfCloseableProtocol, IPushProducer
+from twisted.internet.interfaces import IHalfCloseableProtocol
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.internet.task import Clock
 from twisted.python.failure import Failure
@@ -75,9 +75,8 @@ class HalfCloseUser(User):
         self.told.append("write lost")
 
 
-@implementer(IPushProducer)
 class Producer:
-    """A push producer that records its calls."""
+    """A push producer that records its calls, and does not declare its interface."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
