@@ -48,6 +48,24 @@ REMOTE = tuple(Pod(number) for number in (11, 12, 13))
 LOCAL = tuple(Pod(number, local=True) for number in (14, 15))
 
 
+class Legacy:
+    """The part of a :class:`ProxyTestCase` with legacy iptables."""
+
+    legacy = True
+
+
+class Nftables:
+    """The part of a :class:`ProxyTestCase` with native nftables."""
+
+    backend = "nftables"
+
+
+class KernelMode(Nftables):
+    """The part of a :class:`ProxyTestCase` in kernel mode."""
+
+    mode = "kernel"
+
+
 class ProxyTestCase(EndToEndTestCase):
     """A test case with a node, an API, proxies, endpoints and clients.
 

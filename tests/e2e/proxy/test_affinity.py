@@ -7,7 +7,15 @@ from twisted.internet.defer import Deferred, gatherResults, maybeDeferred
 
 from tests.e2e.proxy.network import CLIENT, FIRST_POD, LAST_POD, OTHER_CLIENT, address
 from tests.e2e.proxy.objects import BOTH, Pod
-from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import (
+    LOCAL,
+    REMOTE,
+    KernelMode,
+    Legacy,
+    Nftables,
+    ProxyTestCase,
+    spread,
+)
 
 PODS = (*REMOTE, *LOCAL)
 SHORT, LONG = 1, 3600
@@ -158,20 +166,13 @@ class UserTests(Affinity, ProxyTestCase):
     """User mode."""
 
 
-class LegacyTests(Affinity, ProxyTestCase):
+class LegacyTests(Legacy, Affinity, ProxyTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(Affinity, ProxyTestCase):
+class NftablesTests(Nftables, Affinity, ProxyTestCase):
     """User mode, with native nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Affinity, ProxyTestCase):
+class KernelTests(KernelMode, Affinity, ProxyTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"

@@ -19,6 +19,9 @@ from tests.e2e.proxy.support import (
     LOCAL,
     REMOTE,
     SHOWN_SECONDS,
+    KernelMode,
+    Legacy,
+    Nftables,
     ProxyTestCase,
     spread,
 )
@@ -411,23 +414,16 @@ class UserTests(BadInput, NoPorts, Loops, ProxyTestCase):
     """User mode."""
 
 
-class LegacyTests(NoPorts, Loops, ProxyTestCase):
+class LegacyTests(Legacy, NoPorts, Loops, ProxyTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(NoPorts, Loops, ProxyTestCase):
+class NftablesTests(Nftables, NoPorts, Loops, ProxyTestCase):
     """User mode, with native nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(BadInput, Loops, ProxyTestCase):
+class KernelTests(KernelMode, BadInput, Loops, ProxyTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"
 
     async def point_to_proxy_ports(self) -> Mapping[str, Sequence[str]]:
         """Return none: the kernel uses no proxy ports."""

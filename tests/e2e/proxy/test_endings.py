@@ -9,7 +9,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.proxy.network import CLIENT, NODE, address, version_of
 from tests.e2e.proxy.objects import BOTH, port
-from tests.e2e.proxy.support import REMOTE, ProxyTestCase
+from tests.e2e.proxy.support import REMOTE, KernelMode, Legacy, Nftables, ProxyTestCase
 from tests.e2e.proxy.traffic import CLOSED
 from tests.proxy.sockets.test_proxy_protocol import parse
 
@@ -166,23 +166,16 @@ class IptablesTests(Endings, ProxyTestCase):
     """iptables on nf_tables."""
 
 
-class LegacyTests(Endings, ProxyTestCase):
+class LegacyTests(Legacy, Endings, ProxyTestCase):
     """legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(Endings, ProxyTestCase):
+class NftablesTests(Nftables, Endings, ProxyTestCase):
     """Native nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Introductions, ProxyTestCase):
+class KernelTests(KernelMode, Introductions, ProxyTestCase):
     """Kernel mode, in which the kernel carries all other Services."""
-
-    mode = "kernel"
-    backend = "nftables"
 
     async def test_proxy_protocol(self) -> None:
         """The same with a proxy socket, which no other Service has: the endpoints of others see the

@@ -8,7 +8,7 @@ from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.proxy.objects import BOTH
 from tests.e2e.proxy.programs import Proxy
-from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import REMOTE, KernelMode, Legacy, Nftables, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED
 
 DRAIN_SECONDS = 60
@@ -133,24 +133,18 @@ class UserTests(UserLifetime, ProxyTestCase):
     """User mode, with iptables."""
 
 
-class LegacyTests(UserLifetime, ProxyTestCase):
+class LegacyTests(Legacy, UserLifetime, ProxyTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(UserLifetime, ProxyTestCase):
+class NftablesTests(Nftables, UserLifetime, ProxyTestCase):
     """User mode, with native nftables; connections drain also if the rules are removed first."""
 
-    backend = "nftables"
     drain_flags = ("--remove-rules-at-exit",)
 
 
-class KernelTests(Lifetime, ProxyTestCase):
+class KernelTests(KernelMode, Lifetime, ProxyTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"
 
     async def assert_while_stopped(self) -> None:
         """Require that no client is affected."""

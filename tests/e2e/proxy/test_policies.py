@@ -15,7 +15,7 @@ from twisted.internet.defer import gatherResults
 from tests.e2e.hub.cloud import NODE as NODE_NAME
 from tests.e2e.proxy.network import CLIENT, NODE, OTHER_CLIENT, address
 from tests.e2e.proxy.objects import BOTH, Pod, port
-from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.support import LOCAL, REMOTE, KernelMode, Legacy, Nftables, ProxyTestCase
 from tests.e2e.proxy.test_portals import BALANCER, SPARE_ADDRESS
 from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.e2e.stopwatch import Stopwatch
@@ -234,23 +234,16 @@ class IptablesTests(Policies, PolicyTestCase):
     """User mode, with iptables."""
 
 
-class LegacyTests(Policies, PolicyTestCase):
+class LegacyTests(Legacy, Policies, PolicyTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(Policies, PolicyTestCase):
+class NftablesTests(Nftables, Policies, PolicyTestCase):
     """User mode, with nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Policies, PolicyTestCase):
+class KernelTests(KernelMode, Policies, PolicyTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"
 
 
 class SelectionTests(PolicyTestCase):

@@ -11,7 +11,7 @@ from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import CLIENT, NODE, address
 from tests.e2e.proxy.objects import BOTH, port
 from tests.e2e.proxy.programs import SYNC_SECONDS
-from tests.e2e.proxy.support import LOCAL, OF_A_PROCESS, REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import LOCAL, OF_A_PROCESS, REMOTE, Legacy, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import REFUSED, UNREACHED
 from tests.proxy.rules.test_iptables import KUBE_PROXY
 
@@ -345,10 +345,8 @@ class IptablesNftTests(IptablesPortals, ProxyTestCase):
     """User mode, with iptables on nf_tables."""
 
 
-class IptablesLegacyTests(IptablesPortals, ProxyTestCase):
+class IptablesLegacyTests(Legacy, IptablesPortals, ProxyTestCase):
     """User mode, with legacy iptables, whose changes the kernel does not count."""
-
-    legacy = True
 
 
 class NftablesPortals(Portals):

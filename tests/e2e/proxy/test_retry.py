@@ -13,7 +13,7 @@ from tests.e2e.clients import Latencies
 from tests.e2e.proxy.network import version_of
 from tests.e2e.proxy.objects import BOTH, Pod
 from tests.e2e.proxy.programs import Proxy
-from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import REMOTE, KernelMode, Legacy, Nftables, ProxyTestCase, spread
 from tests.e2e.proxy.traffic import CLOSED, REFUSED, Answer, Caller
 from tests.e2e.stopwatch import Stopwatch
 
@@ -242,23 +242,17 @@ class UserTests(UserRetry, ProxyTestCase):
     """User mode, with iptables."""
 
 
-class LegacyTests(UserRetry, ProxyTestCase):
+class LegacyTests(Legacy, UserRetry, ProxyTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(UserRetry, ProxyTestCase):
+class NftablesTests(Nftables, UserRetry, ProxyTestCase):
     """User mode, with native nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Retry, ProxyTestCase):
+class KernelTests(KernelMode, Retry, ProxyTestCase):
     """Kernel mode: a client's own retransmission, after a second, goes to another endpoint."""
 
-    mode = "kernel"
-    backend = "nftables"
     dead = MappingProxyType({"refusing": REFUSERS})
     expected_problem = REFUSED
     failure_seconds = SECOND_PACKET_SECONDS

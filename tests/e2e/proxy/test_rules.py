@@ -16,7 +16,7 @@ from twisted.internet.defer import Deferred, gatherResults
 from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, port
-from tests.e2e.proxy.support import REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import REMOTE, KernelMode, Legacy, Nftables, ProxyTestCase, spread
 from tests.e2e.proxy.test_portals import BALANCER, SPARE_ADDRESS
 
 NODE_PORT = 30080
@@ -244,20 +244,13 @@ class NftTests(IptablesRules, ProxyTestCase):
     """iptables on nf_tables."""
 
 
-class LegacyTests(IptablesRules, ProxyTestCase):
+class LegacyTests(Legacy, IptablesRules, ProxyTestCase):
     """legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(Changes, ProxyTestCase):
+class NftablesTests(Nftables, Changes, ProxyTestCase):
     """User mode, with native nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Changes, ProxyTestCase):
+class KernelTests(KernelMode, Changes, ProxyTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"

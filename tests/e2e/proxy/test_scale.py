@@ -8,7 +8,7 @@ from twisted.internet.task import deferLater
 from tests.e2e.programs import MEBIBYTE
 from tests.e2e.proxy.objects import BOTH, Pod
 from tests.e2e.proxy.programs import SYNCS
-from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.support import LOCAL, REMOTE, KernelMode, Legacy, Nftables, ProxyTestCase
 from tests.e2e.stopwatch import Stopwatch
 
 SERVICES = 1000
@@ -97,20 +97,13 @@ class UserTests(Scale, ProxyTestCase):
     """User mode."""
 
 
-class LegacyTests(Scale, ProxyTestCase):
+class LegacyTests(Legacy, Scale, ProxyTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(Scale, ProxyTestCase):
+class NftablesTests(Nftables, Scale, ProxyTestCase):
     """User mode, with nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Scale, ProxyTestCase):
+class KernelTests(KernelMode, Scale, ProxyTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"

@@ -17,7 +17,7 @@ from twisted.internet.task import deferLater
 from tests.e2e.network.namespaces import run
 from tests.e2e.programs import OTHER_GROWTH
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, Pod, port
-from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase
+from tests.e2e.proxy.support import LOCAL, REMOTE, KernelMode, ProxyTestCase
 from tests.e2e.proxy.traffic import CLOSED, Answer
 from tests.e2e.stopwatch import Stopwatch
 
@@ -185,11 +185,9 @@ class UserTests(Soak, ProxyTestCase):
     """User mode."""
 
 
-class KernelTests(Soak, ProxyTestCase):
+class KernelTests(KernelMode, Soak, ProxyTestCase):
     """Kernel mode."""
 
-    mode = "kernel"
-    backend = "nftables"
     # A silent UDP endpoint is not detected, and killed ones are ejected for tens of seconds: in
     # between all clients are sent to the silent one.
     udp_attempts = 8

@@ -18,7 +18,15 @@ from tests.e2e.programs import READY_SECONDS
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH, Pod, port
 from tests.e2e.proxy.programs import SYNCS, Proxy
-from tests.e2e.proxy.support import LOCAL, REMOTE, ProxyTestCase, spread
+from tests.e2e.proxy.support import (
+    LOCAL,
+    REMOTE,
+    KernelMode,
+    Legacy,
+    Nftables,
+    ProxyTestCase,
+    spread,
+)
 from tests.e2e.proxy.traffic import REFUSED
 
 SERVICES = "/api/v1/services"
@@ -267,20 +275,13 @@ class UserTests(Api, Files, SourcesTestCase):
     """User mode."""
 
 
-class LegacyTests(Api, Files, SourcesTestCase):
+class LegacyTests(Legacy, Api, Files, SourcesTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(Api, Files, SourcesTestCase):
+class NftablesTests(Nftables, Api, Files, SourcesTestCase):
     """User mode, with native nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Api, Files, SourcesTestCase):
+class KernelTests(KernelMode, Api, Files, SourcesTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"

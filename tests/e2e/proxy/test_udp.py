@@ -20,7 +20,15 @@ from tests.e2e.proxy.network import (
     version_of,
 )
 from tests.e2e.proxy.objects import BOTH, TARGET_PORT, port
-from tests.e2e.proxy.support import LOCAL, REMOTE, TIMEOUT, ProxyTestCase
+from tests.e2e.proxy.support import (
+    LOCAL,
+    REMOTE,
+    TIMEOUT,
+    KernelMode,
+    Legacy,
+    Nftables,
+    ProxyTestCase,
+)
 from tests.e2e.proxy.test_portals import BALANCER, SPARE_ADDRESS
 from tests.e2e.proxy.traffic import REFUSED, UNANSWERED, Answer
 
@@ -261,23 +269,16 @@ class UserTests(UserDatagrams, ProxyTestCase):
     """User mode, with iptables."""
 
 
-class LegacyTests(UserDatagrams, ProxyTestCase):
+class LegacyTests(Legacy, UserDatagrams, ProxyTestCase):
     """User mode, with legacy iptables."""
 
-    legacy = True
 
-
-class NftablesTests(UserDatagrams, ProxyTestCase):
+class NftablesTests(Nftables, UserDatagrams, ProxyTestCase):
     """User mode, with native nftables."""
 
-    backend = "nftables"
 
-
-class KernelTests(Datagrams, ProxyTestCase):
+class KernelTests(KernelMode, Datagrams, ProxyTestCase):
     """Kernel mode."""
-
-    mode = "kernel"
-    backend = "nftables"
 
     async def test_restart(self) -> None:
         """Clients that send continuously keep their endpoints when the proxy is restarted, except
