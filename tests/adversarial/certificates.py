@@ -8,13 +8,13 @@ from dataclasses import dataclass, replace
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID, ObjectIdentifier
+from cryptography.x509.oid import ExtendedKeyUsageOID, ObjectIdentifier
 from OpenSSL import SSL
 
+from tests.certificates import HOUR, certificate_builder, common_name
 from tests.pki.support import Issuer, handshake
 from yurttunnel.pki.credentials import Credentials
 
-HOUR = datetime.timedelta(hours=1)
 CLIENT, SERVER = ExtendedKeyUsageOID.CLIENT_AUTH, ExtendedKeyUsageOID.SERVER_AUTH
 
 Key = ec.EllipticCurvePrivateKey | rsa.RSAPrivateKey
@@ -58,15 +58,11 @@ class CertificateSpec:
 
     def _signed(self, signer: Key, issuer_name: x509.Name, issuer: Issuer) -> Credentials:
         key = weak_key() if self.weak else ec.generate_private_key(ec.SECP256R1())
-        now = datetime.datetime.now(datetime.UTC)
+        subject = common_name(self.name)
         builder = (
-            x509.CertificateBuilder()
-            .subject_name(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, self.name)]))
-            .issuer_name(issuer_name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now + self.begin)
-            .not_valid_after(now + self.end)
+            certificate_builder(
+                subject, key.public_key(), issuer_name, begin=self.begin, end=self.end
+            )
             .add_extension(x509.BasicConstraints(self.is_authority, None), critical=True)
             .add_extension(x509.ExtendedKeyUsage([self.usage]), critical=False)
         )

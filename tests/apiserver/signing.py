@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.certificates import common_name
 from yurttunnel.pki.credentials import PrivateKey, new_key
 
 CLIENT = "kubernetes.io/kube-apiserver-client"
@@ -65,7 +66,7 @@ class SigningAuthority:
     ) -> SigningAuthority:
         """Create an authority with ``name`` and a self-signed certificate."""
         key = new_key()
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+        subject = common_name(name)
         identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
         builder = (
             x509.CertificateBuilder(subject, subject, key.public_key())

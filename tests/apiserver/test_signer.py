@@ -8,13 +8,13 @@ import datetime
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from twisted.internet.defer import fail
 from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.apiserver.signer import RETRY_SECONDS, CertificateSigner
 from tests.apiserver.signing import CLIENT, SigningAuthority
+from tests.certificates import common_name
 from tests.kube.fakes import FakeKubeClient
 from yurttunnel.kube.errors import ApiUnreachable, Conflict
 from yurttunnel.kube.informer import Informers
@@ -28,7 +28,7 @@ DAY = datetime.timedelta(days=1)
 
 def pem(name="tunnel-agent:edge-1"):
     """Return a request in PEM, in base64."""
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    subject = common_name(name)
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     data = builder.sign(new_key(), hashes.SHA256()).public_bytes(Encoding.PEM)
     return base64.b64encode(data).decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from pathlib import Path
 
 from cryptography import x509
@@ -13,6 +12,7 @@ from twisted.internet.endpoints import SSL4ClientEndpoint
 from twisted.internet.protocol import Factory
 from twisted.internet.ssl import Certificate, optionsForClientTLS, trustRootFromCertificates
 
+from tests.certificates import DAY, HOUR, certificate_builder, common_name
 from tests.e2e.clients import Peer
 
 AGENT_PROTOCOL = b"yurttunnel/1"
@@ -63,17 +63,12 @@ def reissue(
     With ``expired`` it expired an hour ago.
     """
     key = ec.generate_private_key(ec.SECP256R1())
-    now = datetime.datetime.now(datetime.UTC)
-    hour = datetime.timedelta(hours=1)
-    end = now - hour if expired else now + hour
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(original.subject)
-        .issuer_name(authority.certificate.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - 24 * hour)
-        .not_valid_after(end)
+    builder = certificate_builder(
+        original.subject,
+        key.public_key(),
+        authority.certificate.subject,
+        begin=-DAY,
+        end=-HOUR if expired else HOUR,
     )
     for extension in original.extensions:
         # The key identifiers are those of the old keys.
@@ -85,17 +80,8 @@ def reissue(
 def foreign_authority() -> Identity:
     """Return an untrusted authority with the same kind of name."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "some other authority")])
-    now = datetime.datetime.now(datetime.UTC)
-    day = datetime.timedelta(days=1)
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - day)
-        .not_valid_after(now + day)
+        certificate_builder(common_name("some other authority"), key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -6,7 +6,6 @@ script returns, and record everything that they receive.
 
 from __future__ import annotations
 
-import datetime
 import hashlib
 import json
 from collections.abc import Awaitable, Callable, Iterable
@@ -25,6 +24,7 @@ from twisted.python.failure import Failure
 from twisted.python.log import err
 from zope.interface import implementer
 
+from tests.certificates import certificate_builder, common_name
 from tests.e2e.certificates import Identity
 from tests.e2e.clients import Incomplete, Peer
 
@@ -43,19 +43,11 @@ def serving_identity(
 ) -> Identity:
     """Create a kubelet's certificate; without an ``issuer`` it is self-signed, as kubelets' are."""
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "system:node:edge")])
     alternatives = [x509.DNSName(name) for name in names]
     alternatives += [x509.IPAddress(ip_address(address)) for address in addresses]
-    now = datetime.datetime.now(datetime.UTC)
-    hour = datetime.timedelta(hours=1)
+    issuer_name = issuer.certificate.subject if issuer else None
     certificate = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer.certificate.subject if issuer else subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - hour)
-        .not_valid_after(now + 24 * hour)
+        certificate_builder(common_name("system:node:edge"), key.public_key(), issuer_name)
         .add_extension(x509.SubjectAlternativeName(alternatives), critical=False)
         .add_extension(
             x509.ExtendedKeyUsage([x509.ExtendedKeyUsageOID.SERVER_AUTH]), critical=False

@@ -14,12 +14,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from twisted.internet import reactor
 from twisted.internet.defer import fail
 from twisted.trial.unittest import SkipTest
 
 from tests.apiserver.api import ClusterAPI
+from tests.certificates import common_name
 from tests.e2e.kubectl import Kubectl, find_kubectls
 from tests.e2e.support import EndToEndTestCase
 from yurtlab.api.resources import NODES, PODS
@@ -278,7 +278,7 @@ class ClusterApiKubectlTests(WithKubectl):
     async def test_certificates_are_approved(self):
         """A certificate signing request can be approved."""
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "alice")])
+        subject = common_name("alice")
         request = x509.CertificateSigningRequestBuilder(subject).sign(key, hashes.SHA256())
         spec = {
             "request": b64encode(request.public_bytes(Encoding.PEM)).decode(),

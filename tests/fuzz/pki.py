@@ -12,6 +12,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from tests.certificates import common_name
 from tests.fuzz.cases import PLAN, Target
 from yurttunnel.pki.authority import BadRequest, key_of_request
 from yurttunnel.pki.enrolment_messages import BadMessage, EnrolmentRequest
@@ -129,7 +130,7 @@ def _certificate(common_name: str, *organizations: str) -> bytes:
 
 
 def _certificate_request() -> bytes:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "edge-1")])
+    subject = common_name("edge-1")
     builder = x509.CertificateSigningRequestBuilder(subject)
     signed = builder.sign(_KEY, hashes.SHA256(), ecdsa_deterministic=True)
     return signed.public_bytes(Encoding.DER)

@@ -10,6 +10,7 @@ from unittest import mock
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 
+from tests.certificates import common_name
 from tests.pki.support import EDGE_1
 from tests.pki.world import ADDRESS, World
 from yurttunnel.pki import revocation
@@ -38,9 +39,7 @@ class TokenAdmissionTests(World):
     def test_names_come_from_the_request(self) -> None:
         """Names inside the certificate request are not copied."""
         key = new_key()
-        builder = x509.CertificateSigningRequestBuilder().subject_name(
-            x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "edge-2")])
-        )
+        builder = x509.CertificateSigningRequestBuilder().subject_name(common_name("edge-2"))
         names = x509.SubjectAlternativeName([x509.DNSName("edge-2")])
         csr = builder.add_extension(names, critical=False).sign(key, hashes.SHA256())
         request = EnrolmentRequest(

@@ -8,8 +8,9 @@ from ipaddress import ip_address, ip_network
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import AttributeOID, NameOID
+from cryptography.x509.oid import AttributeOID
 
+from tests.certificates import common_name
 from tests.pki.signing_requests import (
     AGENT,
     CLIENT_USAGES,
@@ -130,7 +131,7 @@ class FormTests(World):
 
     def test_names_of_bits(self):
         """A name that is not text is malformed."""
-        directory = x509.DirectoryName(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ab")]))
+        directory = x509.DirectoryName(common_name("ab"))
         signed = x509.load_pem_x509_csr(request_pem(names=[*EDGE_1, directory]))
         der = with_bits(signed.public_bytes(serialization.Encoding.DER), b"ab")
         self.does_not_approve_pem(Reason.MALFORMED, PEM % base64.encodebytes(der), "malformed")

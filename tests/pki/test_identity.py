@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Sequence
 from ipaddress import ip_address, ip_network
 
@@ -11,6 +10,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
+from tests.certificates import certificate_builder
 from tests.pki.support import Issuer
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import (
@@ -169,16 +169,7 @@ def certificate(
         [x509.NameAttribute(NameOID.ORGANIZATION_NAME, value) for value in organizations]
         + [x509.NameAttribute(NameOID.COMMON_NAME, value) for value in common_names]
     )
-    now = datetime.datetime.now(datetime.UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now)
-        .not_valid_after(now + datetime.timedelta(days=1))
-    )
+    builder = certificate_builder(subject, key.public_key())
     if names is not None:
         builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
     if usage is not None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import stat
 
-from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from OpenSSL import SSL
@@ -18,6 +16,7 @@ from twisted.internet.testing import MemoryReactorClock, StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.certificates import certificate_builder, common_name
 from tests.logged import Logged
 from tests.pki.support import Issuer, client_context, handshake
 from yurttunnel.ops.listen import CannotListen
@@ -243,18 +242,8 @@ class Adopting:
 def make_certificate():
     """Return a key and a self-signed certificate, as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "test")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .sign(key, hashes.SHA256())
-    )
+    builder = certificate_builder(common_name("test"), key.public_key())
+    certificate = builder.sign(key, hashes.SHA256())
     encoding = serialization.Encoding.PEM
     return (
         key.private_bytes(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from functools import cache
 
 from cryptography import x509
@@ -17,11 +16,9 @@ from twisted.internet.interfaces import (
 )
 from zope.interface import implementer
 
+from tests.certificates import certificate_builder, common_name
+
 HOST = "server.test"
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
 
 
 class ThrowAwayAuthority:
@@ -29,26 +26,18 @@ class ThrowAwayAuthority:
 
     def __init__(self, name: str) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = _name(name)
+        self._name = common_name(name)
         self.certificate = self._sign(self._name, self._key, True)
 
     def issue(self, name: str) -> tuple[ec.EllipticCurvePrivateKey, x509.Certificate]:
         """Return a key and a certificate for ``name``."""
         key = ec.generate_private_key(ec.SECP256R1())
-        return key, self._sign(_name(name), key, False)
+        return key, self._sign(common_name(name), key, False)
 
     def _sign(self, name, key, is_authority):
-        now = datetime.datetime.now(datetime.UTC)
-        builder = (
-            x509.CertificateBuilder()
-            .subject_name(name)
-            .issuer_name(self._name)
-            .public_key(key.public_key())
-            .serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(hours=1))
-            .not_valid_after(now + datetime.timedelta(days=1))
-            .add_extension(x509.BasicConstraints(is_authority, None), critical=True)
-        )
+        builder = certificate_builder(name, key.public_key(), self._name)
+        constraints = x509.BasicConstraints(is_authority, None)
+        builder = builder.add_extension(constraints, critical=True)
         if not is_authority:
             host = name.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value
             names = x509.SubjectAlternativeName([x509.DNSName(host)])

@@ -7,7 +7,8 @@ import datetime
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
+
+from tests.certificates import common_name
 
 NOW = datetime.datetime(2026, 11, 22, tzinfo=datetime.UTC)
 DAY = datetime.timedelta(days=1)
@@ -25,7 +26,7 @@ JWT = "eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJ4In0.c2lnbmF0dXJl"
 
 def certificate(begin: datetime.datetime, end: datetime.datetime) -> str:
     """Return a certificate for ``edge-1``, as PEM."""
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "edge-1")])
+    name = common_name("edge-1")
     builder = x509.CertificateBuilder(name, name, KEY.public_key(), 4711, begin, end)
     signed = builder.sign(KEY, hashes.SHA256())
     return signed.public_bytes(serialization.Encoding.PEM).decode()
