@@ -11,7 +11,7 @@ from twisted.python.failure import Failure
 
 from tests.tunnel.certificates import HOST, ClientTLS
 from tests.tunnel.direct.tls_links import MUCH, Keys, Link, creator_for, pieces_of
-from tests.tunnel.memory import Producer
+from tests.tunnel.direct.users import Push
 
 
 class TLSContract:
@@ -186,10 +186,10 @@ class TLSContract:
     def test_a_producer_is_the_plain_transports(self) -> None:
         """A producer is paused and resumed by the plain transport."""
         link = self.link().start()
-        push = Producer()
+        push = Push()
         link.user.transport.registerProducer(push, True)
         with self.assertRaises((RuntimeError, AssertionError)):
-            link.user.transport.registerProducer(Producer(), True)
+            link.user.transport.registerProducer(Push(), True)
         link.plain.producer.pauseProducing()
         link.plain.producer.resumeProducing()
         self.assertEqual(push.told, ["pause", "resume"])
@@ -202,7 +202,7 @@ class TLSContract:
     def test_a_close_waits_for_a_producer(self) -> None:
         """A close waits until a registered producer has sent its remaining data."""
         link = self.link().start()
-        link.user.transport.registerProducer(Producer(), True)
+        link.user.transport.registerProducer(Push(), True)
         link.user.transport.loseConnection()
         link.user.transport.write(b"rest")
         link.run()
@@ -214,7 +214,7 @@ class TLSContract:
     def test_a_producer_ends_with_its_connection(self) -> None:
         """The peer's close stops a producer, and is a clean end."""
         link = self.link().start()
-        push = Producer()
+        push = Push()
         link.user.transport.registerProducer(push, True)
         link.peer.shutdown()
         link.run()
@@ -300,7 +300,7 @@ class TLSContract:
     def test_a_broken_record_ends_the_connection(self) -> None:
         """Data before a broken record is delivered; the peer gets an alert."""
         link = self.link().start()
-        push = Producer()
+        push = Push()
         link.user.transport.registerProducer(push, True)
         link.peer.sendall(b"good")
         link.layer.dataReceived(link.from_peer() + b"\x17\x03\x03\x00\x20" + b"x" * 32)

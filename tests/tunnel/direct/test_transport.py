@@ -21,8 +21,7 @@ from twisted.trial.unittest import TestCase
 
 from tests.descriptors import no_descriptor_left
 from tests.peer import Peer
-from tests.tunnel.direct.users import HalfCloseUser, Pull, User
-from tests.tunnel.memory import Producer
+from tests.tunnel.direct.users import HalfCloseUser, Pull, Push, User
 from tests.waiting import until
 from yurttunnel.ops.listen import listen_unix
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
@@ -297,10 +296,10 @@ class TransportContract:
         """A push producer is paused while much is buffered, and resumed when all data is sent."""
         user = User()
         peer = await self.connect(user)
-        push = Producer()
+        push = Push()
         user.transport.registerProducer(push, True)
         with self.assertRaises(RuntimeError):
-            user.transport.registerProducer(Producer(), True)
+            user.transport.registerProducer(Push(), True)
         user.transport.write(b"little")
         self.assertEqual(push.told, [])
         user.transport.write(MUCH)
@@ -318,7 +317,7 @@ class TransportContract:
         """Data of the previous one may still be buffered."""
         user = User()
         peer = await self.connect(user)
-        first, second = Producer(), Producer()
+        first, second = Push(), Push()
         user.transport.registerProducer(first, True)
         user.transport.write(MUCH)
         await turns()
@@ -349,7 +348,7 @@ class TransportContract:
         """Twisted's sockets close then, despite the documentation of the method."""
         user = User()
         await self.connect(user)
-        user.transport.registerProducer(Producer(), True)
+        user.transport.registerProducer(Push(), True)
         user.transport.loseConnection()
         await until(lambda: user.lost)
 
@@ -530,7 +529,7 @@ class DirectTransportTests(TransportContract, TestCase):
 
     async def test_an_event_for_both_directions_ends_with_an_abort(self) -> None:
         """Nothing is sent after the abort, and no producer is resumed."""
-        user, push = User(), Producer()
+        user, push = User(), Push()
         peer = await self.connect(user)
         user.transport.registerProducer(push, True)
         user.transport.write(MUCH)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer
+from twisted.internet.interfaces import IHalfCloseableProtocol, IPullProducer, IPushProducer
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
+
+from tests.tunnel.memory import Producer
 
 
 class User(Protocol):
@@ -55,6 +57,11 @@ class HalfCloseUser(User):
     def writeConnectionLost(self) -> None:
         """Record the end of this side's direction."""
         self.note("write lost")
+
+
+@implementer(IPushProducer)
+class Push(Producer):
+    """A push producer that declares its interface, which sockets require."""
 
 
 @implementer(IPullProducer)
