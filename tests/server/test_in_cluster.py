@@ -106,7 +106,7 @@ class UnknownNodesTests(PartsTestCase):
     def test_a_node_that_was_deleted_before_the_start(self):
         """An agent is accepted, and its session closed once its node is known to be missing."""
         agents = mock.Mock()
-        for part in ("server_service", "Siblings", "StoppedInReverse", "Trust"):
+        for part in ("server_service", "Siblings", "StoppedInReverse"):
             self.patch(in_cluster, part, mock.Mock())
         self.patch(in_cluster, "agent_listener", lambda *_: agents)
         self.patch(self.server, "_trust", mock.Mock())

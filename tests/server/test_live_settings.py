@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 from twisted.internet.defer import Deferred
 from twisted.internet.testing import MemoryReactorClock
@@ -12,7 +13,7 @@ from tests.server.expectations import nothing_expected
 from tests.server.test_process import settings
 from yurttunnel.ops.configuration.reloading import ChangeRejected
 from yurttunnel.server.frontends.admission import parse_permission
-from yurttunnel.server.listeners import Trust, agent_listener
+from yurttunnel.server.listeners import agent_listener
 from yurttunnel.server.live_settings import LiveSettings
 from yurttunnel.server.process import ServerProcess
 
@@ -69,7 +70,7 @@ class BeforeTheStartTests(SynchronousTestCase):
         process = ServerProcess(MemoryReactorClock(), settings(), dict, nothing_expected())
         changed = replace(process.live.current, resume_window=7.0, return_grace=2.0)
         self.successResultOf(Deferred.fromCoroutine(process.live.apply(changed)))
-        nobody = Trust(**dict.fromkeys(Trust.__slots__))
-        listener = agent_listener(process, nobody, {})
+        nobody = SimpleNamespace(identify=None)
+        listener = agent_listener(process, nobody, lambda identity: False, {})
         self.assertEqual(7000, listener.settings.limits.resume_window)
         self.assertEqual(2.0, listener.settings.return_grace)

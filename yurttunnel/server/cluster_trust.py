@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from cryptography import x509
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.cluster.serving_names import ServingNames
@@ -26,7 +25,6 @@ from yurttunnel.pki.cluster_identity import NodeIdentification
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.desired_template import TemplateUnknown
-from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.issuer import CertificateTemplate
 from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY
 from yurttunnel.pki.metrics import ClusterTrustStats
@@ -42,9 +40,7 @@ class ClusterServerTrust(ServerTrust):
     ready:
 
     - ``siblings``: TLS to the listeners of the other replicas;
-    - ``interception``: for listeners whose callers may authenticate later, by their requests.
-
-    ``identify(certificate)`` returns an agent's identity, or raises ``BadIdentity``.
+    - ``interception``, whose callers may authenticate later, by their requests.
     """
 
     siblings: ClientContexts
@@ -105,7 +101,7 @@ class ClusterServerTrust(ServerTrust):
         )
         self._bundle.setServiceParent(self)
         identification = NodeIdentification(clock, accept_common_certificates)
-        self.identify: Callable[[x509.Certificate], NodeIdentity] = identification.identify
+        self.identify = identification.identify
         self._common_certificates = identification.counters
 
     async def ready(self) -> None:

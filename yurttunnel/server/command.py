@@ -102,10 +102,10 @@ def build(
     else:
         # Imported late, because these modules take time and memory.
         from yurttunnel.kube.configuration import BadKubeConfiguration
-        from yurttunnel.server import in_cluster
+        from yurttunnel.server.in_cluster import ClusterServer
 
         try:
-            server = in_cluster.build(reactor, settings, mode, following)
+            server = ClusterServer(reactor, settings, mode, following).service()
         except BadKubeConfiguration as error:
             raise SystemExit(
                 f"the Kubernetes API: {error}, or add --standalone where there is no cluster"

@@ -48,15 +48,13 @@ from yurttunnel.server.frontends.kubelet.middleware import (
     ClusterInformers,
     IMiddleware,
     find_middlewares,
-    installed_makers,
 )
 from yurttunnel.server.frontends.kubelet.resolution import Resolution
 from yurttunnel.server.frontends.kubelet.reviews import METRICS as REVIEW_METRICS
 from yurttunnel.server.frontends.kubelet.reviews import AuthorizationCounters, Reviews
-from yurttunnel.server.listeners import Trust, agent_listener, server_service
+from yurttunnel.server.listeners import agent_listener, server_service
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import ServerProcess
-from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
 from yurttunnel.server.siblings.service import Siblings
@@ -250,7 +248,6 @@ class ClusterServer:
             flags.dns,
             flags.refuse_unnamed_upgrades,
         )
-        names = self._settings.middlewares
         return [
             DelegatedCallers(self._reactor, registry, cluster, users, ConnectionTargets()),
             Resolution(registry, nodes, pods),
@@ -265,9 +262,8 @@ class ClusterServer:
             ),
             *find_middlewares(
                 self._reactor,
-                names,
-                installed_makers() if names else [],
-                ClusterInformers(self._informers, self._namespace),
+                self._settings.middlewares,
+                cluster=ClusterInformers(self._informers, self._namespace),
             ),
         ]
 
@@ -278,26 +274,18 @@ class ClusterServer:
 
     def _second_phase(self) -> IService:
         """Create the parts that need certificates."""
-        own, process = self._trust, self._process
-        trust = Trust(
-            agents=own.contexts,
-            secure=own.interception,
-            connect=own.callers,
-            kubelets=own.kubelets,
-            identify=own.identify,
-            is_revoked=self._is_deleted,
-        )
-        agents = agent_listener(process, trust, {}, lambda: siblings.replicas())
+        trust, process = self._trust, self._process
+        agents = agent_listener(process, trust, self._is_deleted, {}, lambda: siblings.replicas())
         siblings = Siblings(
             self._reactor,
             process.context,
             process.registry,
             agents,
-            own.siblings.creator(server_name(self._namespace)),
+            trust.siblings.creator(server_name(self._namespace)),
             self._replicas,
             SiblingSettings(software=__version__),
         )
-        server: ServerService = server_service(
+        server = server_service(
             self._reactor,
             self._settings,
             process,
@@ -311,7 +299,7 @@ class ClusterServer:
         nodes.add_handler(partial(_revoke_deleted, agents))
         # Nodes that were deleted before the start cause no event; they are absent from the list.
         once_synced(nodes, agents.revoke_all)
-        process.readiness.add("kubelet trust", own.kubelet_problem, required=False)
+        process.readiness.add("kubelet trust", trust.kubelet_problem, required=False)
         process.readiness.add("siblings", siblings.problem, required=False)
         process.metrics.add(SIBLING_METRICS, siblings.stats)
         self._tunnel.not_accepting = server.not_accepting
@@ -319,16 +307,6 @@ class ClusterServer:
         for part in (siblings, server):
             part.setServiceParent(parts)
         return parts
-
-
-def build(
-    reactor: IReactor,
-    settings: Settings,
-    cluster: ClusterSettings,
-    following: ConfigurationReloader[Settings] | None = None,
-) -> IService:
-    """Compose the server's parts; :class:`ClusterServer` lists the exceptions."""
-    return ClusterServer(reactor, settings, cluster, following).service()
 
 
 def _revoke_deleted(agents: AgentListener, old: Node | None, new: Node | None) -> None:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING
 
-from cryptography import x509
-from twisted.internet.interfaces import (
-    IOpenSSLServerConnectionCreator,
-    IProtocol,
-    IProtocolFactory,
-)
+from twisted.internet.interfaces import IProtocol, IProtocolFactory
 from twisted.logger import Logger
 
 from yurttunnel import __version__
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.identity import NodeIdentity
-from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.agents import REFUSAL_METRICS, AgentListener, AgentListenerSettings
 from yurttunnel.server.endpoints import ListenOptions
 from yurttunnel.server.frontends.admission import Permissions
@@ -37,6 +30,7 @@ from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.redirect_targets import other_family_addresses
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.service import Listener, ServerService, SessionOwner
+from yurttunnel.server.trust import ServerTrust
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.shares import Kind
@@ -49,38 +43,22 @@ if TYPE_CHECKING:
 log = Logger()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Trust:
-    """The server's credentials and trust for each kind of peer.
-
-    ``agents`` are the contexts of the agents' port, ``secure`` those of --secure-port, and
-    ``connect`` those of --connect-endpoint endpoints without files. ``identify`` returns a node's
-    identity from its certificate, and ``is_revoked`` whether it was revoked.
-    """
-
-    agents: IOpenSSLServerConnectionCreator
-    secure: IOpenSSLServerConnectionCreator
-    connect: IOpenSSLServerConnectionCreator
-    kubelets: KubeletContexts
-    identify: Callable[[x509.Certificate], NodeIdentity]
-    is_revoked: Callable[[NodeIdentity], bool]
-
-
 def agent_listener(
     process: ServerProcess,
-    trust: Trust,
+    trust: ServerTrust,
+    is_revoked: Callable[[NodeIdentity], bool],
     others: Mapping[bytes, Callable[[], IProtocol]],
     replicas: Callable[[], int | None] = lambda: None,
 ) -> AgentListener:
     """Return the factory of the agents' port; ``others`` are the protocols that share it, by ALPN.
 
-    ``replicas()`` returns the number of servers, for agents; ``None`` if agents know it from their
-    command lines.
+    ``is_revoked`` returns whether the identity of a node was revoked. ``replicas()`` returns the
+    number of servers, for agents; ``None`` if agents know it from their command lines.
     """
     agents = AgentListener(
         process.context,
         process.registry,
-        trust.is_revoked,
+        is_revoked,
         _agent_settings(process.live.current),
         others=others,
         identify=trust.identify,
@@ -106,7 +84,7 @@ def server_service(
     reactor: IReactor,
     settings: Settings,
     process: ServerProcess,
-    trust: Trust,
+    trust: ServerTrust,
     agents: AgentListener,
     middlewares: Sequence[IMiddleware],
     others: Sequence[SessionOwner] = (),
@@ -150,7 +128,7 @@ def server_service(
     process.pooled_streams = interception.pooled_streams
     agents.on_sessions_draining.append(interception.sessions_draining)
     process.metrics.add(INTERCEPTION_METRICS, interception.stats)
-    secured = tls.server_side(reactor, trust.secure, interception.secure)
+    secured = tls.server_side(reactor, trust.interception, interception.secure)
     passing: list[Listener] = []
     if passthrough is not None:
         port, factory = passthrough
@@ -223,13 +201,13 @@ def _forwards(
 def _listeners(
     reactor: IReactor,
     settings: Settings,
-    trust: Trust,
+    trust: ServerTrust,
     agents: AgentListener,
     callers: Mapping[str, ConnectFactory | DialingFactory],
 ) -> list[Listener]:
     """Return the listeners, each with the flag for error messages."""
     tcp = partial(listen_tcp, reactor)
-    secured = tls.server_side(reactor, trust.agents, agents)
+    secured = tls.server_side(reactor, trust.contexts, agents)
     flag = "--tunnel-agent-connect-port"
     listen = partial(
         tcp,
@@ -242,7 +220,7 @@ def _listeners(
     listeners = [Listener(flag, listen)]
     for flag, endpoint in settings.connect_endpoints:
         restricted = bool(settings.connect_permissions)
-        listen_options = ListenOptions(reactor, flag, callers[flag], trust.connect, restricted)
+        listen_options = ListenOptions(reactor, flag, callers[flag], trust.callers, restricted)
         listeners.append(Listener(flag, partial(endpoint.listen, listen_options)))
     return listeners
 

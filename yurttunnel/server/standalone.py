@@ -5,7 +5,7 @@ Its trust is an embedded authority.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from functools import partial
 from pathlib import Path
 from typing import TextIO
@@ -27,9 +27,7 @@ from yurttunnel.server.admin import server_socket, standalone_pages
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.middleware import (
-    IMiddleware,
     find_middlewares,
-    installed_makers,
 )
 from yurttunnel.server.history_file import HistoryFile
 from yurttunnel.server.join_command import (
@@ -37,7 +35,7 @@ from yurttunnel.server.join_command import (
     command_with_token,
     private_address_warning,
 )
-from yurttunnel.server.listeners import Trust, agent_listener, server_service
+from yurttunnel.server.listeners import agent_listener, server_service
 from yurttunnel.server.options import Settings, StandaloneSettings
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.standalone_trust import StandaloneServerTrust
@@ -52,22 +50,15 @@ def build(
 ) -> IService:
     """Compose the server's parts; raises ``StateError``, ``BadBundle`` and ``BadMiddleware``."""
     directory_lock = LockedDirectory(standalone.state_dir)
-    plugins = _plugins(reactor, settings.middlewares)
+    plugins = find_middlewares(reactor, settings.middlewares)
     own = _open_trust(reactor, settings, standalone)
     enrolled = EnrolledNodes(own.records, own.revocations)
     process = ServerProcess(reactor, settings, own.certificates, enrolled, following)
     process.registry.belongs_to_other_node = own.ownership.belongs_to_other_node
     process.registry.nodes_with_address = own.ownership.nodes_with
-    trust = Trust(
-        agents=own.contexts,
-        secure=own.interception,
-        connect=own.callers,
-        kubelets=own.kubelets,
-        identify=own.identify,
-        is_revoked=own.revocations.is_revoked,
-    )
     enrolment = partial(own.enrolment_factory.buildProtocol, None)
-    agents = agent_listener(process, trust, {ENROLMENT_PROTOCOL: enrolment})
+    is_revoked = own.revocations.is_revoked
+    agents = agent_listener(process, own, is_revoked, {ENROLMENT_PROTOCOL: enrolment})
     own.on_revoked(agents.revoke)
 
     def nodes_named(host: str) -> Collection[str]:
@@ -76,7 +67,7 @@ def build(
     token = standalone.state_dir / JOIN_TOKEN_FILE
     process.add_node_section = join_section(settings, token)
     middlewares = [HostNames(process.registry, nodes_named), *plugins]
-    server = server_service(reactor, settings, process, trust, agents, middlewares)
+    server = server_service(reactor, settings, process, own, agents, middlewares)
     readiness = process.readiness
     readiness.add("listeners", server.not_accepting)
     readiness.add("certificate", own.problem)
@@ -135,11 +126,6 @@ def _open_trust(
         kubelet_verify=settings.kubelet_verify,
         kubelet_ca=settings.kubelet_ca,
     )
-
-
-def _plugins(reactor: IReactor, names: Sequence[str]) -> list[IMiddleware]:
-    """Return the requested middlewares; plugins are searched for only if there are any."""
-    return find_middlewares(reactor, names, installed_makers()) if names else []
 
 
 _log = Logger()

@@ -58,7 +58,6 @@ class StandaloneServerTrust(ServerTrust):
     """A server's credentials and trust, stored in its state directory. In addition to those of all
     servers:
 
-    - ``interception``: TLS for a listener that callers take for kubelets;
     - ``enrolment_factory``: builds the protocol for connections that negotiated enrolment;
     - ``on_revoked(callback)``: ``callback(node)`` ends the node's session;
     - ``ownership``: which node has which name and address;

@@ -7,13 +7,15 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from cryptography import x509
 from twisted.application.service import MultiService
-from twisted.internet.interfaces import IReactorTime
+from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IReactorTime
 
 from yurttunnel.pki.authorities import Authorities, AuthorityBundle
 from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.contexts import LiveContexts, ServerContexts
 from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
 from yurttunnel.pki.renewal import CertificateRenewal
 
@@ -43,11 +45,16 @@ class ServerTrust(MultiService):
     - ``contexts``: TLS for the agents' listener;
     - ``callers``: for listeners that require client certificates;
     - ``kubelets``: TLS to kubelets.
+
+    Subclasses define ``interception``, TLS for listeners that callers take for kubelets, and
+    ``identify(certificate)``, which returns the identity of an agent, or raises ``BadIdentity``.
     """
 
     contexts: ServerContexts
     callers: CallerContexts
     kubelets: KubeletContexts
+    interception: IOpenSSLServerConnectionCreator
+    identify: Callable[[x509.Certificate], NodeIdentity]
 
     def __init__(
         self,

@@ -7,7 +7,7 @@ Twisted Plugin System"); docs/middlewares.md has an example.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from twisted.internet.interfaces import IReactorTime
@@ -74,17 +74,20 @@ class ClusterInformers:
 
 def find_middlewares(
     clock: IReactorTime,
-    names: Iterable[str],
-    makers: Iterable[IMiddlewareMaker],
+    names: Collection[str],
+    makers: Iterable[IMiddlewareMaker] | None = None,
     cluster: ClusterInformers | None = None,
 ) -> list[IMiddleware]:
-    """Create the middlewares called ``names``, in that order.
+    """Create the middlewares called ``names``, in that order, by default by installed makers.
 
     ``cluster`` is ``None`` in the standalone mode. Raises :class:`BadMiddleware` for a name that is
     missing or not unique, and for a middleware that needs Kubernetes objects of a kind that the
     server does not have, or of any kind without ``cluster``.
     """
     by_name: dict[str, list[IMiddlewareMaker]] = {}
+    # The plugins are searched for only if one is needed.
+    if makers is None:
+        makers = installed_makers() if names else ()
     for maker in makers:
         by_name.setdefault(maker.name, []).append(maker)
     # All are found before any is created.
