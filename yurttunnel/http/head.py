@@ -42,6 +42,7 @@ REASONS = {status.value: status.phrase.encode("ascii") for status in HTTPStatus}
 _STATUS_LINES = {each: b"HTTP/1.1 %d %b\r\n" % each for each in REASONS.items()}
 
 _END = b"\r\n\r\n"
+_END_SIZE = len(_END)
 
 LONG_HEAD = 8 * 1024
 """The size in bytes above which a head counts as long; few are, and their total is limited."""
@@ -141,14 +142,14 @@ class _HeadReader:
         """Parse the next bytes; if the head is complete, return it from the first line on."""
         before = len(self._kept)
         received = self._joined(data) if before else data
-        end = received.find(_END, max(0, before - len(_END) + 1)) + len(_END)
-        is_complete = end >= len(_END)
+        end = received.find(_END, max(0, before - _END_SIZE + 1)) + _END_SIZE
+        is_complete = end >= _END_SIZE
         if is_complete and end < len(received):
             self.early = data[end - before :]
             data = data[: end - before]
         limits = self._limits
-        self.size += len(data)
-        if self.size > limits.max_bytes:
+        self.size = size = self.size + len(data)
+        if size > limits.max_bytes:
             raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
         try:
             self._parser.feed_data(data)
@@ -175,7 +176,7 @@ class _HeadReader:
         if not self._line_end:
             self._line_end = kept.find(b"\n", before) + 1
         if self._line_end:
-            del kept[self._line_end : 1 - len(_END)]
+            del kept[self._line_end : 1 - _END_SIZE]
         self._kept = kept
 
 

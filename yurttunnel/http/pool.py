@@ -151,13 +151,13 @@ class ConnectionPool(Generic[Key]):
         origin = self._origins.get(key)
         if origin is None:
             origin = self._origins[key] = _Origin(self, key, self._group_limit(key))
-        use = _Use.SHORT
+        use = _SHORT
         if upload:
-            use = _Use.UPLOAD
+            use = _UPLOAD
         elif upgrade:
-            use = _Use.UPGRADE
+            use = _UPGRADE
         elif long_running:
-            use = _Use.LONG
+            use = _LONG
         plain = not fresh and caller is None
         checkout = _PLAIN_CHECKOUTS[use] if plain else _Checkout(use, fresh, caller)
         got = origin.get(checkout)
@@ -221,7 +221,8 @@ class ConnectionPool(Generic[Key]):
     @property
     def statistics(self) -> PoolStatistics:
         """A snapshot."""
-        return replace(self.counters, idle=len(self.idle), waiting=len(self.waiting))
+        in_use = sum(1 for _ in self.in_use_connections())
+        return replace(self.counters, idle=len(self.idle), in_use=in_use, waiting=len(self.waiting))
 
 
 class _Use(enum.IntEnum):
@@ -235,6 +236,10 @@ class _Use(enum.IntEnum):
     """It is for a request that was not complete when the connection was acquired."""
     LONG = enum.auto()
     """It is in long use or was upgraded; only the limit for all connections counts it."""
+
+
+# Unpacked once: an attribute access to an enum costs as much as a function call.
+_SHORT, _UPGRADE, _UPLOAD, _LONG = _Use
 
 
 class _Checkout(NamedTuple):
@@ -323,9 +328,9 @@ class _Origin:
         settings = pool.settings
         self.in_use = in_use
         self.limits = {
-            _Use.UPGRADE: SharedLimit(settings.max_upgrades_per_key),
-            _Use.SHORT: SharedLimit(settings.max_per_key),
-            _Use.UPLOAD: SharedLimit(settings.max_uploads_per_key),
+            _UPGRADE: SharedLimit(settings.max_upgrades_per_key),
+            _SHORT: SharedLimit(settings.max_per_key),
+            _UPLOAD: SharedLimit(settings.max_uploads_per_key),
         }
         """The limits of this origin by use; their order is the priority in which waiters are
         served."""
@@ -333,9 +338,18 @@ class _Origin:
         self._attempts: set[Deferred[ClientConnection]] = set()
 
     def get(self, checkout: _Checkout) -> Deferred[ClientConnection] | ClientConnection | None:
-        """Return an idle connection, or an attempt, or ``None`` if the request has to wait."""
-        if not self._reserve(checkout):
+        """Return an idle connection, or an attempt, or ``None`` if the request has to wait.
+
+        The connection is counted before it is looked for, and an attempt is counted, too.
+        """
+        caller, in_use, limit = checkout.caller, self.in_use, self.limits.get(checkout.use)
+        if not in_use.take(caller):
             return None
+        if limit is not None:
+            if not limit.take(caller):
+                in_use.add(caller, -1)
+                return None
+            in_use.short += 1
         while self.idle and not checkout.fresh:
             member = self.idle.pop()
             self.pool.idle.discard(member)
@@ -348,7 +362,7 @@ class _Origin:
 
     def wait(self, checkout: _Checkout) -> Deferred[ClientConnection]:
         """Queue a request, or reject it if that is pointless or the queue is full."""
-        if checkout.use is _Use.LONG or not self.in_use.short:
+        if checkout.use is _LONG or not self.in_use.short:
             # No connection will become free soon.
             return self._refuse("too many connections are in long use, in total or by this caller")
         queue = self.waiters[checkout.use]
@@ -393,22 +407,12 @@ class _Origin:
         self.pool.idle.add(member)
         if self.in_use.waiting_origins:
             self.in_use.serve()
-        short = self.limits[_Use.SHORT].used + len(self.idle)
-        if short > self.pool.settings.max_per_key and self.idle:
-            # It did not count while in long use, and another connection has replaced it.
-            self.idle[0].discard()
 
-    def _reserve(self, checkout: _Checkout) -> bool:
-        """Count a connection in a use, unless its limit or that of all connections is reached."""
-        caller, in_use, limit = checkout.caller, self.in_use, self.limits.get(checkout.use)
-        if not in_use.take(caller):
-            return False
-        if limit is not None:
-            if not limit.take(caller):
-                in_use.add(caller, -1)
-                return False
-            in_use.short += 1
-        return True
+    def close_surplus(self) -> None:
+        """Close an idle connection that did not count in its use, if another has replaced it."""
+        short = self.limits[_SHORT].used + len(self.idle)
+        if short > self.pool.settings.max_per_key and self.idle:
+            self.idle[0].discard()
 
     def count(self, checkout: _Checkout, change: int) -> None:
         """Change the number of connections in a use by ``change``."""
@@ -461,9 +465,9 @@ class _Origin:
         """Return whether a counted connection may be made; a fresh one may replace an idle one."""
         settings = self.pool.settings
         total = len(self.members) + len(self._attempts)
-        short = self.limits[_Use.SHORT].used + len(self.idle)
+        short = self.limits[_SHORT].used + len(self.idle)
         if total < settings.max_connections_per_key and (
-            checkout.use is not _Use.SHORT or short <= settings.max_per_key
+            checkout.use is not _SHORT or short <= settings.max_per_key
         ):
             return True
         if checkout.fresh and self.idle:
@@ -474,7 +478,7 @@ class _Origin:
     def _make(self, checkout: _Checkout) -> Deferred[ClientConnection]:
         """Attempt to connect; the connection is counted already."""
         self.pool.counters.connects += 1
-        caller = checkout.caller if checkout.use in (_Use.LONG, _Use.UPGRADE) else None
+        caller = checkout.caller if checkout.use in (_LONG, _UPGRADE) else None
         attempt = maybeDeferred(self.pool.connect, self.key, caller)
         self._attempts.add(attempt)
 
@@ -512,9 +516,7 @@ class _Member:
 
     def check_out(self, checkout: _Checkout) -> ClientConnection:
         """Record the use, which is counted already, and return the connection."""
-        counters = self._pool.counters
-        counters.in_use += 1
-        counters.reuses += self.connection.requests > 0
+        self._pool.counters.reuses += self.connection.requests > 0
         self.checkout = checkout
         return self.connection
 
@@ -522,7 +524,7 @@ class _Member:
         """Mark the connection as in long use, so another may be opened."""
         checkout = self.checkout
         assert checkout is not None
-        self.checkout = checkout._replace(use=_Use.LONG)
+        self.checkout = checkout._replace(use=_LONG)
         self._origin.count(checkout, -1)
         self._origin.count(self.checkout, 1)
         self._origin.in_use.serve()
@@ -534,7 +536,7 @@ class _Member:
         self.connection.close()
 
     def _response_began(self, connection: ClientConnection, switched: bool) -> None:
-        if self.checkout is None or self.checkout.use is _Use.LONG:
+        if self.checkout is None or self.checkout.use is _LONG:
             return
         if switched:
             self.become_long()
@@ -542,11 +544,14 @@ class _Member:
             self._pool.short.add(self)
 
     def _became_idle(self, connection: ClientConnection) -> None:
-        self._end_use()
-        if self._pool.draining or not self._pool.may_keep(self._origin.key):
+        checkout = self._end_use()
+        origin = self._origin
+        if self._pool.draining or not self._pool.may_keep(origin.key):
             connection.close()
-        else:
-            self._origin.keep(self)
+            return
+        origin.keep(self)
+        if checkout is None or checkout.use is not _SHORT:
+            origin.close_surplus()
 
     def _lost(self, connection: ClientConnection) -> None:
         self._end_use()
@@ -557,13 +562,13 @@ class _Member:
             origin.idle.remove(self)
         origin.freed()
 
-    def _end_use(self) -> None:
+    def _end_use(self) -> _Checkout | None:
+        """End the use, and return what it was for."""
         checkout, self.checkout = self.checkout, None
-        if checkout is None:
-            return
-        self._pool.counters.in_use -= 1
-        self._origin.count(checkout, -1)
-        self._pool.short.discard(self)
+        if checkout is not None:
+            self._origin.count(checkout, -1)
+            self._pool.short.discard(self)
+        return checkout
 
 
 class _Waiter:

@@ -84,24 +84,23 @@ class ForwardedRequest:
         ``upgrade`` is the value of ``Upgrade``, if any. Raises ``ValueError`` for a request that
         cannot be sent safely.
         """
-        written = self._without_added(has_body, upgrade)
+        plain = not has_body and upgrade is None
+        written = self._written if plain else None
+        if written is None:
+            written = self._write(has_body, upgrade)
+            if plain and len(written.head) <= LONG_HEAD:
+                self._written = written
         for name, value in added:
             written = written.with_field(name, value)
         return written
 
-    def _without_added(self, has_body: bool, upgrade: bytes | None) -> WrittenRequest:
-        plain = not has_body and upgrade is None
-        if plain and self._written is not None:
-            return self._written
+    def _write(self, has_body: bool, upgrade: bytes | None) -> WrittenRequest:
         fields = end_to_end(self._fields)
         if upgrade is not None:
             fields += [(b"Connection", b"Upgrade"), (b"Upgrade", upgrade)]
-        written = write_request(
+        return write_request(
             self.method, self._target, fields, has_body=has_body, upgrade=upgrade is not None
         )
-        if plain and len(written.head) <= LONG_HEAD:
-            self._written = written
-        return written
 
 
 @dataclass(frozen=True, slots=True)

@@ -146,7 +146,7 @@ class ResponseHandler:
         """Return the fields and the body for the client; ``abort()`` aborts the response."""
         call, status = plan.call, head.status
         types = head.by_name.get(b"content-type")
-        codings = [each.lower() for each in head.by_name.get(b"content-encoding", ())]
+        codings = head.by_name.get(b"content-encoding")
         if not types or call.exchange.head.method == b"HEAD":
             return fields, source
         if call.request.resource is None:
@@ -268,16 +268,17 @@ class ResponseHandler:
         self,
         plan: ResponsePlan,
         cacher: ICacher,
-        codings: list[bytes],
+        codings: list[bytes] | None,
         source: IBodySource,
         listing: IIncomingList | None = None,
     ) -> IBodySource:
         """Let ``cacher`` read the body; a ``listing`` is parsed after it was forwarded."""
         slice = SLICE
-        if codings == [b"gzip"]:
+        coding = b",".join(codings).lower() if codings else b"identity"
+        if coding == b"gzip":
             cacher = Decompressor(cacher)
             slice = COMPRESSED_SLICE
-        elif codings and codings != [b"identity"]:
+        elif coding != b"identity":
             cacher.abandon()
             return source
         plan.cacher = cacher
