@@ -213,7 +213,7 @@ class ClientConnection(HTTPConnection):
         self._exchange = exchange
         self._reader = ResponseHeadReader(self._limits)
         self._take = self._take_head
-        self.writer.write(request.head)
+        self.transport.write(request.head)
         return exchange
 
     # -- responses -----------------------------------------------------------------------------

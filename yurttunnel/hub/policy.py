@@ -76,7 +76,8 @@ class Policy:
     ) -> None:
         self._configuration = configuration
         self._evict = evict
-        self._cache_agents = configuration.components(CACHE_AGENTS)
+        self.cache_agents = configuration.components(CACHE_AGENTS)
+        """The configured clients; a new set, compared by identity, when :meth:`caches` changes."""
         configuration.on_changed.append(self._changed)
 
     def caches(self, caller: Caller, request: ApiRequest) -> bool:
@@ -118,14 +119,14 @@ class Policy:
         )
 
     def _is_cached_agent(self, component: str) -> bool:
-        return component in DEFAULT_CLIENTS or not self._cache_agents.isdisjoint((component, ALL))
+        return component in DEFAULT_CLIENTS or not self.cache_agents.isdisjoint((component, ALL))
 
     def _changed(self) -> None:
-        before, self._cache_agents = (
-            self._cache_agents,
+        before, self.cache_agents = (
+            self.cache_agents,
             self._configuration.components(CACHE_AGENTS),
         )
-        removed = before - self._cache_agents
+        removed = before - self.cache_agents
         if ALL in removed:
             self._evict(self._is_cached_agent)
         elif removed:

@@ -11,6 +11,7 @@ from tests.hub.forwarding.world import (
     CHUNKED,
     JSON,
     KUBELET,
+    ONE,
     PODS,
     World,
     chunk,
@@ -195,6 +196,14 @@ class ConfiguredTests(World):
         )
         self.assertFalse(self.client.aborted)
         self.assertEqual(["a"], self.cached_list(client="ingress"))
+
+    def test_same_request_on_one_connection(self):
+        """Each response to a repeated request is cached as the ConfigMap says at that time."""
+        for clients, version, cached in (("", "1", None), ("ingress", "2", "2"), ("", "3", "2")):
+            self.informers.put(CONFIG_MAPS, hub_config_map({"cache_agents": clients}))
+            self.send_request(ONE, INGRESS, JSON)
+            self.respond_json(pod("one", version))
+            self.assertEqual(cached, self.cached("one", client="ingress"), version)
 
     def test_named_later(self):
         """A client that is listed during its watch, or before the hub knew, lists again."""

@@ -87,6 +87,16 @@ class ResponsePlan:
     """The reader of the body, once there is one."""
 
 
+class _Decision:
+    """Whether responses to requests with one head are cached with the current ``agents``."""
+
+    __slots__ = ("agents", "caches")
+
+    def __init__(self, head: RequestHead) -> None:
+        self.agents: frozenset[str] | None = None
+        self.caches = False
+
+
 class _Target(NamedTuple):
     """How a response is read, and where its objects are cached."""
 
@@ -119,13 +129,17 @@ class ResponseHandler:
 
     def caches(self, call: HubCall) -> bool:
         """Return whether the response is cached, once the owner of its token is known."""
+        decision, agents = call.exchange.head.derived(_Decision), self._policy.cache_agents
+        if decision.agents is not agents:
+            decision.agents, decision.caches = agents, self._decide(call)
+        return decision.caches
+
+    def _decide(self, call: HubCall) -> bool:
         request = call.request
         if request.verb == "delete" and not request.subresource:
             # A deletion removes the cached object.
             request = replace(request, verb="update")
-        return call.exchange.head.derived(_is_cacheable) and self._policy.caches(
-            call.caller, request
-        )
+        return _is_cacheable(call.exchange.head) and self._policy.caches(call.caller, request)
 
     def plan(self, call: HubCall, change: Change | None, owner: str | None) -> ResponsePlan | None:
         """Return the processing of the response, ``None`` if it is forwarded unchanged.
