@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.apiserver.support import ApiTestCase
-from tests.yurtlab.api.support import PODS_PATH
+from tests.yurtlab.api.test_access import AuthenticationContract
 
 CREDENTIAL = "authentication.kubernetes.io/credential-id"
 
@@ -30,18 +30,5 @@ class ReviewTests(ApiTestCase):
         self.assertEqual((spec, True), (answer["spec"], answer["status"]["allowed"]))
 
 
-class AuthenticationTests(ApiTestCase):
+class AuthenticationTests(AuthenticationContract, ApiTestCase):
     """Authentication."""
-
-    def test_nobody(self):
-        """Requests without credentials are Unauthorized."""
-        for method, path in (("GET", PODS_PATH), ("GET", "/api"), ("GET", "/no"), ("POST", "/")):
-            answer = self.call(method, path, known=False)
-            self.assert_error(answer, 401, "Unauthorized", "Unauthorized")
-
-    def test_other_proof(self):
-        """Unsupported or invalid credentials are rejected."""
-        for value in ("Basic YWRhOnNlc2FtZQ==", "Bearer sesame"):
-            fields = [f"Authorization: {value}"]
-            status, _, _ = self.exchange("GET", PODS_PATH, known=False, fields=fields)
-            self.assertEqual(401, status)

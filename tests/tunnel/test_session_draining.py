@@ -164,13 +164,17 @@ class GoAwayTests(SessionTestCase):
         self.pair.pump()
         self.assertEqual(100_000, len(self.near_user.received))
 
-    def test_drained_by_an_end_alone(self):
-        """The session also ends after a FIN without data."""
+    def drain_after_near_end(self):
+        """Drain the agent, whose end of the only stream is finished."""
         self.join()
         self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
         self.near.loseWriteConnection()
         self.pair.pump()
+
+    def test_drained_by_an_end_alone(self):
+        """The session also ends after a FIN without data."""
+        self.drain_after_near_end()
         self.far.loseWriteConnection()
         self.pair.pump()
         self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
@@ -178,11 +182,7 @@ class GoAwayTests(SessionTestCase):
 
     def test_drained_and_cut(self):
         """If the connection breaks before the last data has arrived, it is not lost."""
-        self.join()
-        self.pair.agent.drain("the agent stops")
-        self.pair.pass_time(1)
-        self.near.loseWriteConnection()
-        self.pair.pump()
+        self.drain_after_near_end()
         self.far.write(b"last words")
         self.far.loseWriteConnection()
         # It is in the connection, and has not been read.
@@ -200,11 +200,7 @@ class GoAwayTests(SessionTestCase):
 
     def test_drained_on_a_busy_connection(self):
         """A session with a congested connection ends once the last data is sent."""
-        self.join()
-        self.pair.agent.drain("the agent stops")
-        self.pair.pass_time(1)
-        self.near.loseWriteConnection()
-        self.pair.pump()
+        self.drain_after_near_end()
         self.pair.agent.pauseProducing()
         self.far.write(b"last words")
         self.far.loseWriteConnection()
@@ -217,11 +213,7 @@ class GoAwayTests(SessionTestCase):
 
     def test_drained_with_the_end_waiting(self):
         """Data received meanwhile does not end the session before the last FIN is sent."""
-        self.join()
-        self.pair.agent.drain("the agent stops")
-        self.pair.pass_time(1)
-        self.near.loseWriteConnection()
-        self.pair.pump()
+        self.drain_after_near_end()
         self.pair.agent.pauseProducing()
         self.far.loseWriteConnection()
         self.pair.agent.data_received(frames.offset_frame(frames.PING, 0, 1))

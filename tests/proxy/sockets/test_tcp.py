@@ -439,15 +439,19 @@ class UpdateTests(SynchronousTestCase):
         lab.until(lambda: server.read().received == b"old")
 
 
-class WithoutEndpointsTests(SynchronousTestCase):
-    """A service that has lost all its endpoints."""
+class ConnectedTestCase(SynchronousTestCase):
+    """A service with one endpoint, to which a client is connected."""
 
     def setUp(self) -> None:
-        """It had one endpoint with a client, and has lost it."""
+        """Connect it."""
         self.lab = TcpLab(self)
         self.backend = self.lab.backend()
         self.opened, self.picker = self.lab.open(self.backend.endpoint)
         self.client, self.server = self.lab.join(self.opened, self.backend)
+
+
+class WithoutEndpointsTests(ConnectedTestCase):
+    """A service that has lost all its endpoints."""
 
     def update(self, *endpoints: Endpoint) -> None:
         """Set the endpoints of the service."""
@@ -537,15 +541,8 @@ class WithoutEndpointsTests(SynchronousTestCase):
         self.lab.until(lambda: stopped.called)
 
 
-class StopTests(SynchronousTestCase):
+class StopTests(ConnectedTestCase):
     """Stopping a proxy socket."""
-
-    def setUp(self) -> None:
-        """Connect a client to an endpoint."""
-        self.lab = TcpLab(self)
-        self.backend = self.lab.backend()
-        self.opened, self.picker = self.lab.open(self.backend.endpoint)
-        self.client, self.server = self.lab.join(self.opened, self.backend)
 
     def test_it_listens_no_more_at_once_and_drains(self) -> None:
         """Connections end by themselves, and that is the end."""

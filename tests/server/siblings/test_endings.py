@@ -10,7 +10,6 @@ from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.wire.codes import Code
 
-OTHER_PROCESS = b"b" * 16
 WINDOW = SIBLING_LIMITS.resume_window / 1000
 
 
@@ -68,19 +67,12 @@ class LossTests(TwoServersTests):
 
     def test_killed_with_another_route(self):
         """A dial that waits for a dead sibling takes another route."""
-        third = self.server(3)
-        self.network.pass_time(1)
-        agent = self.agent(third)
-        self.network.pass_time(0.1)
-        doomed = self.joined("edge-1", process=OTHER_PROCESS)
+        agent, doomed = self.two_siblings_with_a_node()
         opened = self.dial(self.first, doomed)
         self.assertEqual(1, len(doomed.acceptor.requests))
         self.second.kill()
         self.network.settle()
-        agent.acceptor.requests[-1].accept()
-        self.network.settle()
-        self.successResultOf(opened).abortConnection()
-        self.network.settle()
+        self.opens(opened, agent)
 
     def test_silent(self):
         """A silent sibling has no nodes, and delays no dial, after two seconds."""
@@ -223,11 +215,7 @@ class DrainTests(TwoServersTests):
 
     def test_others_are_preferred(self):
         """A node of a draining and another sibling is reached through the other."""
-        third = self.server(3)
-        self.network.pass_time(1)
-        agent = self.agent(third)
-        self.network.pass_time(0.1)
-        old = self.joined("edge-1", process=OTHER_PROCESS)
+        agent, old = self.two_siblings_with_a_node()
         old_user, _ = self.stream(self.first, old)
         self.second.drain()
         self.network.pass_time(0.5)

@@ -8,7 +8,7 @@ import random
 from twisted.internet.testing import StringTransport
 from twisted.protocols.tls import TLSMemoryBIOFactory
 
-from tests.server.siblings.world import Server, WorldTests, sibling_credentials
+from tests.server.siblings.world import OTHER_PROCESS, Server, WorldTests, sibling_credentials
 from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.pki.contexts import ClientContexts
@@ -20,7 +20,6 @@ from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code, Refused
 from yurttunnel.wire.hello import NO_SESSION, Hello, Limits
 
-OTHER_PROCESS = b"b" * 16
 WINDOW = SIBLING_LIMITS.resume_window / 1000
 
 

@@ -8,7 +8,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from zope.interface.verify import verifyObject
 
 from tests.fakes import FakeSession
-from tests.server.siblings.world import NAMESPACE, TwoServersTests
+from tests.server.siblings.world import NAMESPACE, OTHER_PROCESS, TwoServersTests
 from yurttunnel.cluster.services import server_name
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.registry import INodeSession
@@ -18,8 +18,6 @@ from yurttunnel.server.siblings.session import STALE_NODES_TTL
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.shares import OTHER, Holder, Kind
 from yurttunnel.wire.codes import Code
-
-OTHER_PROCESS = b"b" * 16
 
 
 def fake_session(node):
@@ -279,19 +277,12 @@ class NodeTests(TwoServersTests):
 
     def test_another_route(self):
         """A dial that is lost on the way to its node takes the route through another sibling."""
-        third = self.server(3)
-        self.network.pass_time(1)
-        agent = self.agent(third)
-        self.network.pass_time(0.1)
-        doomed = self.joined("edge-1", process=OTHER_PROCESS)
+        agent, doomed = self.two_siblings_with_a_node()
         opened = self.dial(self.first, doomed)
         self.assertEqual(1, len(doomed.acceptor.requests))
         doomed.session.close(Code.GOING_AWAY, "the agent has stopped")
         self.network.settle()
-        agent.acceptor.requests[-1].accept()
-        self.network.settle()
-        self.successResultOf(opened).abortConnection()
-        self.network.settle()
+        self.opens(opened, agent)
 
     def both(self):
         """Connect agents of a node to both replicas; return them, the first one's first."""
@@ -313,10 +304,7 @@ class NodeTests(TwoServersTests):
         opened = self.dial(self.first, near)
         near.link.cut()
         self.network.settle()
-        far.acceptor.requests[-1].accept()
-        self.network.settle()
-        self.successResultOf(opened).abortConnection()
-        self.network.settle()
+        self.opens(opened, far)
 
     def test_dial_without_another_route(self):
         """A dial without another route waits until the agent is back."""
@@ -365,10 +353,7 @@ class NodeTests(TwoServersTests):
         self.assertNoResult(waiting)
         back = self.agent(self.second, process=b"c" * 16)
         self.network.pass_time(0.1)
-        back.acceptor.requests[-1].accept()
-        self.network.settle()
-        self.successResultOf(waiting).abortConnection()
-        self.network.settle()
+        self.opens(waiting, back)
 
     def test_dial_while_the_connection_to_the_sibling_is_lost(self):
         """A waiting dial moves to a sibling that has the agent, once the sibling is back."""
@@ -383,10 +368,7 @@ class NodeTests(TwoServersTests):
         self.network.pass_time(1)
         self.assertEqual((1, 1), self.first.stats)
         self.assertEqual("waits", far.acceptor.requests[-1].request_id)
-        far.acceptor.requests[-1].accept()
-        self.network.settle()
-        self.successResultOf(opened).abortConnection()
-        self.network.settle()
+        self.opens(opened, far)
 
     def test_direct_session_that_is_lost(self):
         """A dial that is lost in a session with the agent takes the route through a sibling."""
@@ -396,10 +378,7 @@ class NodeTests(TwoServersTests):
         near.session.close(Code.SESSION_LOST, "the agent has been restarted")
         self.network.pass_time(0.5)
         self.assertLess(far.acceptor.requests[-1].timeout, 15.0)
-        far.acceptor.requests[-1].accept()
-        self.network.settle()
-        self.successResultOf(opened).abortConnection()
-        self.network.settle()
+        self.opens(opened, far)
 
     def test_answer_of_the_agent(self):
         """A dial with a result from the agent is not repeated."""

@@ -36,6 +36,7 @@ from yurttunnel.wire.hello import Limits
 
 NAMESPACE = "kube-system"
 PORT = 10262
+OTHER_PROCESS = b"b" * 16
 
 
 class _Connector:
@@ -320,3 +321,18 @@ class TwoServersTests(WorldTests):
         agent = self.agent(self.second, node, **more)
         self.network.pass_time(0.1)
         return agent
+
+    def two_siblings_with_a_node(self):
+        """Connect agents of edge-1 to a third replica, and then to the second; return them."""
+        third = self.server(3)
+        self.network.pass_time(1)
+        agent = self.agent(third)
+        self.network.pass_time(0.1)
+        return agent, self.joined("edge-1", process=OTHER_PROCESS)
+
+    def opens(self, opened, agent):
+        """Accept the last request at an agent; ``opened`` must fire with the stream."""
+        agent.acceptor.requests[-1].accept()
+        self.network.settle()
+        self.successResultOf(opened).abortConnection()
+        self.network.settle()

@@ -72,8 +72,8 @@ class CertificateTests(SynchronousTestCase):
             self.assertFalse(is_public(path))
 
 
-class AccessTests(ApiTestCase):
-    """Authorization."""
+class AuthenticationContract:
+    """Authentication by an API, in a test case of it."""
 
     def test_nobody(self):
         """Without credentials every response is Unauthorized."""
@@ -82,11 +82,15 @@ class AccessTests(ApiTestCase):
             self.assert_error(answer, 401, "Unauthorized", "Unauthorized")
 
     def test_other_proof(self):
-        """Passwords and tokens are not accepted as credentials."""
+        """Passwords and unknown tokens are not accepted as credentials."""
         for value in ("Basic YWRhOnNlc2FtZQ==", "Bearer sesame"):
             fields = [f"Authorization: {value}"]
             status, _, _ = self.exchange("GET", PODS_PATH, known=False, fields=fields)
             self.assertEqual(401, status)
+
+
+class AccessTests(AuthenticationContract, ApiTestCase):
+    """Authorization."""
 
     def test_others(self):
         """Another user with a certificate of the authority, such as an agent, is forbidden

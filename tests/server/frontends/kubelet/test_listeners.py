@@ -95,21 +95,7 @@ class RequestTests(World):
 
     def test_body(self):
         """Bodies pass, with a length and chunked."""
-        bodies = []
-
-        class Sink:
-            def __init__(self, exchange):
-                self.exchange = exchange
-                self.data = b""
-
-            def write(self, data):
-                self.data += data
-
-            def finish(self, trailers=()):
-                bodies.append(self.data)
-                self.exchange.respond(201, [], self.data[::-1])
-
-        self.kubelet.answer = lambda exchange: exchange.deliver_body(Sink(exchange))
+        bodies = self.return_bodies()
         caller = self.dial()
         self.send_request(caller, method="POST", body=b"12345", Content_Length="5")
         self.answered(caller, 201, "54321")

@@ -91,6 +91,24 @@ class Session:
         return self.tunnel.snapshot()
 
 
+class _Body:
+    """Stores a request's body, and responds with it, reversed."""
+
+    def __init__(self, exchange, bodies):
+        self.exchange = exchange
+        self.bodies = bodies
+        self.data = b""
+
+    def write(self, data):
+        """Store data."""
+        self.data += data
+
+    def finish(self, trailers=()):
+        """Respond."""
+        self.bodies.append(self.data)
+        self.exchange.respond(201, [], self.data[::-1])
+
+
 class World(SynchronousTestCase):
     """The common test case of the interception; nothing may remain after it is closed."""
 
@@ -131,6 +149,12 @@ class World(SynchronousTestCase):
         """Return the connections to kubelets by their state."""
         statistics = self.stats().pool
         return {"in_use": statistics.in_use, "idle": statistics.idle}
+
+    def return_bodies(self):
+        """Let the kubelet respond with each request's body, reversed; return a list of them."""
+        bodies = []
+        self.kubelet.answer = lambda exchange: exchange.deliver_body(_Body(exchange, bodies))
+        return bodies
 
     def serve_kubelet(self, credentials, trusting=True):
         """Let the kubelet serve HTTPS with ``credentials``, or HTTP without.
