@@ -204,7 +204,7 @@ class SelectionTests(SynchronousTestCase):
         errors = io.StringIO()
         with contextlib.redirect_stderr(errors):
             self.assertEqual("/1/server/s", self.select_process("/2/silent/s", "/1/server/s"))
-        self.assertEqual("passed over: /2/silent/s: it runs\n", errors.getvalue())
+        self.assertEqual("skipped: /2/silent/s: it runs\n", errors.getvalue())
         with self.assertRaisesRegex(CommandFailed, "^what runs in /2/silent, /3/silent does not"):
             self.select_process("/1/agent/s", "/2/silent/s", "/3/silent/s")
 

@@ -130,9 +130,9 @@ class StoppedServerTests(SynchronousTestCase):
     def test_unknown_node(self) -> None:
         """An unknown node is reported as such, although one server does not respond."""
         servers_found = [FakeServer(), FakeServer(NODE, {**NODE, "node": "edge-1"})]
-        for name, hint in (("b", "yurttunnel nodes lists what is"), ("egde-1", "did you mean")):
+        for name, hint in (("b", "yurttunnel nodes lists the known"), ("egde-1", "did you mean")):
             self.queries = [servers_found, servers_found]
-            with self.assertRaisesRegex(CommandFailed, f"nothing is known of '{name}': {hint}"):
+            with self.assertRaisesRegex(CommandFailed, f"unknown node '{name}': {hint}"):
                 self.run_command(NodeOptions(), told_of_one, name)
 
     def test_watched(self) -> None:

@@ -40,14 +40,15 @@ class PluginTests(SynchronousTestCase):
             "token list": "token list: a cluster has no join tokens, its agents get their"
             " certificates from it",
             "revoke edge-1": "revoke: in a cluster a node is cut off by kubectl delete node NODE;"
-            " take its kubelet's credentials away, too, or it registers anew",
-            "server": "server asks no cluster: run it without kubectl, yurttunnel server",
-            "man status": "man asks no cluster: run it without kubectl, yurttunnel man",
+            " remove its kubelet's credentials, too, or it registers again",
+            "server": "server does not query a cluster: run it without kubectl, yurttunnel server",
+            "man status": "man does not query a cluster: run it without kubectl, yurttunnel man",
             # Help for a rejected command is rejected as well.
             "token": "token: a cluster has no join tokens, its agents get their certificates from"
             " it",
             "forward --help": f"forward {IN_POD} forward",
-            "help config": "config asks no cluster: run it without kubectl, yurttunnel config",
+            "help config": "config does not query a cluster:"
+            " run it without kubectl, yurttunnel config",
         }.items():
             ended_with = self.ended(*words.split())
             self.assertEqual(("", f"kubectl yurttunnel: {cure}\n", STATUS), ended_with)
@@ -99,7 +100,7 @@ class PluginTests(SynchronousTestCase):
             ),
             (
                 ["get"],
-                ": there is no command 'get': kubectl yurttunnel --help lists those there are",
+                ": there is no command 'get': kubectl yurttunnel --help lists the commands",
                 STATUS,
             ),
             (

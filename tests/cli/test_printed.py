@@ -177,7 +177,7 @@ class PrintedTests(SynchronousTestCase):
         )
         self.assertEqual(1, self.status)
         running.pop()
-        with self.assertRaisesRegex(CommandFailed, "nothing of this user runs"):
+        with self.assertRaisesRegex(CommandFailed, "no program of this user runs"):
             self.printed(status.status, StatusOptions())
 
     def test_status_of_a_hanging_process(self) -> None:

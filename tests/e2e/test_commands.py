@@ -140,9 +140,7 @@ class CommandTests(CommandCase):
         printed = await self.done("node", "edge-1", "--state-dir", server)
         self.assertIn("state: connected\n", printed)
         unknown = await self.failed("node", "edge-7", "--state-dir", server)
-        self.assertEqual(
-            "yurttunnel node: nothing is known of 'edge-7': did you mean edge-1?", unknown
-        )
+        self.assertEqual("yurttunnel node: unknown node 'edge-7': did you mean edge-1?", unknown)
 
         token = (await self.done("token", "create", "--state-dir", server)).strip()
         listed = await self.done("token", "list", "--state-dir", server)
@@ -169,7 +167,7 @@ class CommandTests(CommandCase):
         revoked = await self.done("revoke", "edge-2", "--state-dir", server)
         self.assertEqual("node edge-2 is revoked\n", revoked)
         _, printed, _ = await self.run_yurttunnel("revoke", "egde-1", "--state-dir", server)
-        self.assertEqual("nothing was known of 'egde-1': did you mean edge-1?\n", printed)
+        self.assertEqual("unknown node 'egde-1': did you mean edge-1?\n", printed)
 
         async def is_removed() -> bool:
             return [each["node"] for each in await tunnel.server.agents()] == ["edge-1"]
@@ -529,7 +527,7 @@ class NothingRunsTests(CommandCase):
             ),
             (
                 ["get", "nodes"],
-                "yurttunnel: there is no command 'get': yurttunnel --help lists those there are",
+                "yurttunnel: there is no command 'get': yurttunnel --help lists the commands",
             ),
         ):
             self.assertEqual(sentence, await self.failed(*arguments, status=64))

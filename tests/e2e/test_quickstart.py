@@ -68,7 +68,7 @@ class QuickstartTests(EndToEndTestCase):
         second = self.program("--check", "--port", first.arguments[2])
         second.start()
         self.assertNotEqual(await second.ended(20), 0)
-        self.assertIn("give another first port", second.log)
+        self.assertIn("choose another first port", second.log)
         self.assertNotIn("Traceback", second.log)
         self.assertIn(await first.stop(), (0, -15))
         self.assertEqual(os.listdir(self.directory), ["quickstart.log"])

@@ -422,7 +422,7 @@ class FaultyClusterTests(SynchronousTestCase):
         waits = 1_000_000
         self.edge.lies = {"rules": is_refused}
         self.assertEqual((1, ["service"]), self.check(*addresses))
-        self.assertIn("rules lead 10.96.0.10:80 to the proxy", self.output.getvalue())
+        self.assertIn("rules redirect 10.96.0.10:80 to the proxy", self.output.getvalue())
 
     def test_outage(self):
         """The API is stopped while the node reboots, and started again whatever has failed."""
@@ -439,7 +439,7 @@ class FaultyClusterTests(SynchronousTestCase):
         """Deleting a pod succeeds only when the pod is gone."""
         self.edge.pods = UndeletablePods()
         self.assertEqual((1, ["delete"]), self.check())
-        self.assertIn("it was still not so that the pod is gone", self.output.getvalue())
+        self.assertIn(", waiting until the pod is gone", self.output.getvalue())
 
     def test_missing_tunnel(self):
         """Without a tunnel the steps that need it fail, and those that need the API succeed."""

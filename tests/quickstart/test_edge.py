@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurtlab.node.node import HEARTBEAT_SECONDS
 from yurttunnel.quickstart import composition, edge
-from yurttunnel.quickstart.edge import RUNS_AGAIN_SECONDS, EdgeNode
+from yurttunnel.quickstart.edge import RESTART_SECONDS, EdgeNode
 from yurttunnel.quickstart.options import Ports, Settings
 
 
@@ -80,7 +80,7 @@ class EdgeNodeTests(SynchronousTestCase):
         self.runs[0].running_pods.append(("default", "web"))
         self.clock.advance(1)
         self.successResultOf(waited[0])
-        self.clock.pump([1] * int(RUNS_AGAIN_SECONDS - 6))
+        self.clock.pump([1] * int(RESTART_SECONDS - 6))
         self.assertNoResult(waited[1])
         self.clock.advance(1)
         error = self.failureResultOf(waited[1], TimeoutError).value

@@ -129,7 +129,7 @@ class Rest:
         verb = _verb(exchange.head.method.decode("ascii"), target)
         if target.kind in self._without_controllers and verb in _WRITES:
             raise errors.not_in_demonstration(
-                f"it runs pods only, and has nothing that would make pods of a {target.kind.kind};"
+                f"it runs pods only, and has no controller for the pods of a {target.kind.kind};"
                 " create the pods themselves, as kubectl run does"
             )
         virtual_kind = self._virtual_kinds.get((target.kind, target.subresource))

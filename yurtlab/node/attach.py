@@ -181,8 +181,8 @@ class Attachment:
     def _stalled(self) -> None:
         self.finish(
             internal_error(
-                f"error attaching to container: the client has taken no output for"
-                f" {STALL_SECONDS:g} s, and the process goes on without it"
+                f"error attaching to container: the client has read no output for"
+                f" {STALL_SECONDS:g} s, and the process continues without it"
             )
         )
 

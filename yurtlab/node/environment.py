@@ -122,7 +122,7 @@ def _value(entry: Object, variables: Mapping[str, str], sources: Sources) -> str
     if origin.get("secretKeyRef"):
         return sources.one_of("Secret", origin["secretKeyRef"])
     kinds = ", ".join(sorted(origin))
-    raise ConfigError(f"variable {entry['name']}: this node cannot give it a value from {kinds}")
+    raise ConfigError(f"variable {entry['name']}: this node does not support values from {kinds}")
 
 
 def _contents(kind: str, found: Object) -> dict[str, str]:

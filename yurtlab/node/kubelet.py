@@ -77,7 +77,7 @@ class Kubelet:
         self._metrics.requests[kind if answer else "other"] += 1
         try:
             if answer is None:
-                raise RequestFailed(404, f"the node serves nothing at {path}")
+                raise RequestFailed(404, f"the node does not serve {path}")
             answer(exchange, parts, query)
         except RequestFailed as refused:
             exchange.fail(refused.status, refused.text)
@@ -132,7 +132,7 @@ class Kubelet:
         options = _command_options(query)
         arguments = query.get("command", ())
         if not arguments:
-            raise RequestFailed(400, "exec: no command was given")
+            raise RequestFailed(400, "exec: a command is required")
         if self._commands >= MAX_COMMANDS:
             raise RequestFailed(429, f"{MAX_COMMANDS} commands run on this node already; try again")
         program = container.command(arguments, options.stdin, options.tty)
@@ -159,7 +159,7 @@ class Kubelet:
             raise RequestFailed(404, "the path of a port-forward is /portForward/NAMESPACE/POD")
         pod = self._pod(parts[0], parts[1], parts[2] if len(parts) == 3 else "")
         if not any(one.running for one in pod.all_containers):
-            raise RequestFailed(400, f'nothing runs in pod "{pod.name}"')
+            raise RequestFailed(400, f'no container of pod "{pod.name}" is running')
         name = f"{pod.name}_{pod.namespace}, uid {pod.uid}"
         forward_upgrade(self._reactor, exchange, PortForwarder(self._reactor, name))
 
@@ -186,7 +186,7 @@ def _require_get(exchange: IExchange, more_parts: Sequence[str] = ()) -> None:
     if exchange.head.method not in (b"GET", b"HEAD"):
         raise RequestFailed(405, "this can only be read: use GET")
     if more_parts:
-        raise RequestFailed(404, "the node serves nothing below that path")
+        raise RequestFailed(404, "the node does not serve this path")
 
 
 def _command_options(query: Query) -> CommandOptions:

@@ -175,7 +175,7 @@ _NODE: tuple[Metric[NodeMetrics], ...] = (
     ),
     counter(
         "yurttunnel_node_commands_started",
-        "Commands that were run beside a container's own process (exec).",
+        "Commands that were run in containers by exec.",
         lambda node: node.commands_started,
     ),
     counter(

@@ -193,7 +193,7 @@ class Node(Service):
             self._store.replace(LEASES, LEASE_NAMESPACE, name, lease)
 
     def _heartbeat_failed(self, reason: Failure) -> None:
-        self._log.failure("the node's status is no longer told", reason)
+        self._log.failure("updating the node's status failed", reason)
 
     # Its pods
 

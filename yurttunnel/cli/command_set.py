@@ -45,10 +45,10 @@ class Commands:
             return f"{first} is before the command: flags come after it, COMMAND {first}"
         further = [command.name.partition(" ")[2] for command in self.family(first)]
         if further:
-            meant = did_you_mean(second, further, f"{first} ")
-            if meant:
-                return f"there is no command '{first} {second}': {meant}"
+            suggestion = did_you_mean(second, further, f"{first} ")
+            if suggestion:
+                return f"there is no command '{first} {second}': {suggestion}"
             return f"{first} is the beginning of a command: {first} {'|'.join(further)}"
-        meant = did_you_mean(first, {command.name.split()[0] for command in self.each()})
-        cure = meant or f"{self.program} --help lists those there are"
+        suggestion = did_you_mean(first, {command.name.split()[0] for command in self.each()})
+        cure = suggestion or f"{self.program} --help lists the commands"
         return f"there is no command {first!r}: {cure}"

@@ -92,10 +92,10 @@ def config_check(options: ConfigCheckOptions) -> None:
         print(output.shown(f"{path} is valid, but sets nothing"))
         return
     name = name or program_of(programs, path)
-    beside = check_file(programs[name], path)
+    also_needed = check_file(programs[name], path)
     print(output.shown(f"{path} is valid for yurttunnel {name}"))
-    if beside is not None:
-        print(output.shown(f"also needed on the command line or in a variable: {beside}"))
+    if also_needed is not None:
+        print(output.shown(f"also needed on the command line or in a variable: {also_needed}"))
 
 
 def _programs() -> Programs:

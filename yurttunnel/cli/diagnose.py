@@ -74,7 +74,7 @@ def diagnose(options: DiagnoseOptions) -> int:
             sentence = f"the flags of the process are not understood: {error}"
             if info is None:
                 raise CommandFailed(sentence) from None
-            print(f"{sentence}; what it says of itself is collected", file=sys.stderr)
+            print(f"{sentence}; only the process's own data is collected", file=sys.stderr)
             subject = _subject_without_flags(program, process, info)
         subject = _with_absolute_paths(Path(os.readlink(directory / "cwd")), subject)
     except OSError as error:

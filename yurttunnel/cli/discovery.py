@@ -32,7 +32,7 @@ def select_process(state_dir: Path | None, program: str, processes: Sequence[Pro
     found, unresponsive = _by_program(processes, program)
     if len(found) == 1:
         for each in unresponsive.values():
-            print(f"passed over: {each}", file=sys.stderr)
+            print(f"skipped: {each}", file=sys.stderr)
         return Process(found[0].path)
     if not found and unresponsive:
         raise CommandFailed(

@@ -90,14 +90,14 @@ def add(options: AddOptions) -> None:
     if options.as_json:
         print(output.as_json(result), end="")
         return
-    print(f"{output.shown(result['listen'])} leads to {_target(result)}", flush=True)
+    print(f"{output.shown(result['listen'])} forwards to {_target(result)}", flush=True)
     states = {each["node"]: each["state"] for each in process.get("/nodes")["nodes"]}
     node = result["node"]
     if states.get(node) != "connected":
-        meant = "" if node in states else did_you_mean(node, states)
+        suggestion = "" if node in states else did_you_mean(node, states)
         print(
             f"node {output.shown(node)} is not connected now: until it is, connections to this port"
-            f" are reset; {output.shown(meant) or 'yurttunnel nodes lists those that are'}",
+            f" are reset; {output.shown(suggestion) or 'yurttunnel nodes lists those that are'}",
             file=sys.stderr,
         )
     elif is_on_loopback(result["target"]):
@@ -123,7 +123,7 @@ def remove(options: RemoveOptions) -> None:
     if options.as_json:
         print(output.as_json(result), end="")
     else:
-        print(f"{output.shown(result['listen'])} no longer leads to {_target(result)}")
+        print(f"{output.shown(result['listen'])} no longer forwards to {_target(result)}")
 
 
 def list_forwards(options: ListOptions) -> None:

@@ -197,9 +197,9 @@ def node(options: NodeOptions) -> None:
     ]
     if not responses:
         known = [each["node"] for each in _Servers(options).nodes()]
-        meant = output.shown(did_you_mean(name, known))
-        meant = meant or f"{options.program_name} nodes lists what is"
-        raise CommandFailed(f"nothing is known of {name!r}: {meant}")
+        suggestion = output.shown(did_you_mean(name, known))
+        suggestion = suggestion or f"{options.program_name} nodes lists the known ones"
+        raise CommandFailed(f"unknown node {name!r}: {suggestion}")
     best = max(responses, key=_rank)
     print(output.as_json(best) if options.as_json else described(best), end="")
 
@@ -305,9 +305,9 @@ def revoke(options: RevokeOptions) -> None:
     print(
         output.as_json(result) if options.as_json else f"{output.shown(result['done'])}\n", end=""
     )
-    meant = "" if name in known else did_you_mean(name, known)
-    if meant:
-        print(output.shown(f"nothing was known of {name!r}: {meant}"), file=sys.stderr)
+    suggestion = "" if name in known else did_you_mean(name, known)
+    if suggestion:
+        print(output.shown(f"unknown node {name!r}: {suggestion}"), file=sys.stderr)
 
 
 REVOKE = ClientCommand("revoke", "revoke a node's access", RevokeOptions, revoke)

@@ -20,12 +20,12 @@ _ALTERNATIVES = {
     "forward": _IN_POD,
     "logs-level": _IN_POD,
     "diagnose": f"{_IN_POD} -o /dev/shm/server.tar.gz",
-    "revoke": "{name}: in a cluster a node is cut off by kubectl delete node NODE; take its"
-    " kubelet's credentials away, too, or it registers anew",
+    "revoke": "{name}: in a cluster a node is cut off by kubectl delete node NODE; remove its"
+    " kubelet's credentials, too, or it registers again",
 }
 """The alternatives by the first word of a command; all others run on the server's machine."""
 
-_NOT_FOR_CLUSTERS = "{name} asks no cluster: run it without kubectl, yurttunnel {name}"
+_NOT_FOR_CLUSTERS = "{name} does not query a cluster: run it without kubectl, yurttunnel {name}"
 
 
 def is_plugin(path: str) -> bool:

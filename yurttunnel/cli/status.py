@@ -46,7 +46,7 @@ def status(options: StatusOptions) -> int:
         found, unresponsive = [_query(process_in(directory))], []
     if not found and not unresponsive:
         raise CommandFailed(
-            "nothing of this user runs on this machine: start it (yurttunnel --help lists"
+            "no program of this user runs on this machine: start it (yurttunnel --help lists"
             " programs), name its directory with --state-dir, or run this as its user or root"
         )
     for each in unresponsive:

@@ -192,7 +192,7 @@ def _feature_pages(page: JsonPage) -> Pages:
         if "/" in quoted:
             return not_found(request)
         name = unquote(quoted)
-        absent = f"nothing is known of {name!r}: {path} lists what is"
+        absent = f"unknown name {name!r}: {path} lists the known ones"
         return _feature_response(show_one(name), absent)
 
     return {**first, f"{path}/*": one}

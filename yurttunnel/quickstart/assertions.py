@@ -22,7 +22,7 @@ def poll_until(condition: Callable[[], Any], what: str) -> Any:
     deadline = time.monotonic() + STEP_SECONDS
     while not (result := condition()):
         if time.monotonic() > deadline:
-            raise CheckFailed(f"after {STEP_SECONDS:g} s it was still not so that {what}")
+            raise CheckFailed(f"timed out after {STEP_SECONDS:g} s, waiting until {what}")
         # The check is a process of its own, which may block.
         time.sleep(0.05)
     return result

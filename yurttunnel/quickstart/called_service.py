@@ -80,7 +80,7 @@ class CalledService:
         if not self._has_rules:
             return ("127.0.0.1", port), f" by port {port}"
         where = (CLUSTER_IP, PORT)
-        poll_until(lambda: _is_reached(where), f"rules lead {CLUSTER_IP}:{PORT} to the proxy")
+        poll_until(lambda: _is_reached(where), f"rules redirect {CLUSTER_IP}:{PORT} to the proxy")
         return where, ""
 
     def _proxy_port(self, name: str) -> int | None:

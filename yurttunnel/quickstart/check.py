@@ -190,8 +190,8 @@ class Check:
     def survive_outage(self) -> str:
         """Stop the API: the node still reads, even after a reboot, and its events arrive later."""
         if not self._node:
-            raise CheckFailed("no pod runs that could go on")
-        told = self._events()
+            raise CheckFailed("no pod is running")
+        before = self._events()
         self._send(check_requests.STOP_API)
         try:
             self._read_as_the_node()
@@ -199,8 +199,12 @@ class Check:
             self._read_as_the_node()
         finally:
             self._send(check_requests.START_API)
-        kept = poll_until(lambda: self._events() - told, "the events of the outage have arrived")
-        return f"{self._pod} ran again without the API, {counted(len(kept), 'event')} came later"
+        arrived = poll_until(
+            lambda: self._events() - before, "the events of the outage have arrived"
+        )
+        return (
+            f"{self._pod} restarted without the API, {counted(len(arrived), 'event')} arrived later"
+        )
 
     def _read_as_the_node(self) -> None:
         pods = self._hub.list_pod_for_all_namespaces(

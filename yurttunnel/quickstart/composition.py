@@ -220,8 +220,12 @@ def _introduction(settings: Settings, kubeconfig: Path) -> str:
     """Return the introduction: what runs, and how to use it."""
     ports, node = settings.ports, settings.node_name
     if settings.check:
-        return f"node {node} is reached through the tunnel; trying everything once:"
-    by_address = " Their\ncluster IPs lead there, from this machine." if settings.firewall else ""
+        return f"node {node} is reachable through the tunnel; running all checks:"
+    by_address = (
+        " On this\nmachine, connections to their cluster IPs are redirected there."
+        if settings.firewall
+        else ""
+    )
     return f"""
 A Kubernetes API on https://{ADDRESS}:{ports.api}, which reaches its node {node} only through the
 tunnel. In another terminal:
@@ -233,10 +237,10 @@ tunnel. In another terminal:
   kubectl logs -f web
   kubectl exec -it web -- sh
 
-The node has no images: a container is a process of this machine, run as you. What the server knows
-of its agents is on http://{ADDRESS}:{ports.server_meta}/agents; at which ports Services are served,
-those with a cluster IP and EndpointSlices, on http://{ADDRESS}:{ports.proxy_meta}/.{by_address}
-Ctrl-C ends everything.
+The node has no images: a container is a process of this machine, run as you. The server lists its
+agents on http://{ADDRESS}:{ports.server_meta}/agents. The ports of Services that have a cluster IP
+and EndpointSlices are on http://{ADDRESS}:{ports.proxy_meta}/.{by_address}
+Ctrl-C stops everything.
 """
 
 

@@ -19,7 +19,7 @@ from yurttunnel.tunnel.reactor import IReactor
 COMPONENT = "kubelet"
 """The user agent of the node's requests to the hub."""
 
-RUNS_AGAIN_SECONDS = 20.0
+RESTART_SECONDS = 20.0
 """The timeout for a pod to run again after a reboot; usually it takes less than 1 s."""
 
 _PAUSE = 0.05
@@ -74,12 +74,12 @@ class EdgeNode(Service):
             self._run.startService()
 
     async def runs(self, namespace: str, name: str) -> None:
-        """Wait until a pod runs; raise ``TimeoutError`` after :data:`RUNS_AGAIN_SECONDS`."""
-        deadline = self._reactor.seconds() + RUNS_AGAIN_SECONDS
+        """Wait until a pod runs; raise ``TimeoutError`` after :data:`RESTART_SECONDS`."""
+        deadline = self._reactor.seconds() + RESTART_SECONDS
         while not self._run.node.runs(namespace, name):
             if self._reactor.seconds() > deadline:
                 raise TimeoutError(
-                    f"pod {namespace}/{name} did not run within {RUNS_AGAIN_SECONDS:g} s of the"
+                    f"pod {namespace}/{name} did not run within {RESTART_SECONDS:g} s of the"
                     " node's start"
                 )
             await deferLater(self._reactor, _PAUSE)

@@ -84,11 +84,11 @@ def _requested_ports(text: str) -> Ports:
     ports = Ports.from_first(flags.port(text))
     if ports.api + PORT_COUNT > 65536:
         raise ValueError(f"{PORT_COUNT} ports are needed: give {65536 - PORT_COUNT} at most")
-    taken = ports.first_in_use()
-    if taken is not None:
+    in_use = ports.first_in_use()
+    if in_use is not None:
         raise ValueError(
-            f"another process listens on {taken}: give another first port, or leave --port away"
-            " to have one chosen"
+            f"another process listens on {in_use}: choose another first port, or omit --port"
+            " for a free one"
         )
     return ports
 

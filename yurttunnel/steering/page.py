@@ -129,7 +129,7 @@ def _family_rows(report: FamilyReport) -> dict[str, str]:
         "last sync": _iso(report.last_sync) or "never",
         "last success": _iso(report.last_success) or "never",
         "last change": _iso(report.last_change) or "never",
-        "what differed": _joined(report.differed),
+        "differences": _joined(report.differed),
         "problem": _problem(report.problem),
         "notes": _joined(report.notes),
         "syncs": _counts(report.syncs),
@@ -142,7 +142,7 @@ def _dns_section(report: DnsReport) -> Iterator[Markup]:
     yield pairs(
         "DNS controller",
         [
-            ("leads", "yes" if report.leader else "no, another server does"),
+            ("leader", "yes" if report.leader else "no, another server is"),
             ("records", str(report.records)),
             ("writes", _counts(report.writes)),
             ("last write", _iso(report.last_write) or "never"),

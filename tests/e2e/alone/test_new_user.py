@@ -114,7 +114,7 @@ class NewUserTests(InstallingTestCase):
         other.type(". yurt/bin/activate")
         other.type(third)
         await self.eventually(
-            lambda: other.find_line(r"127\.0\.0\.1:9000 leads to edge-1/192\.168\.50\.31:80"),
+            lambda: other.find_line(r"127\.0\.0\.1:9000 forwards to edge-1/192\.168\.50\.31:80"),
             "the port is open",
             READY_SECONDS,
         )

@@ -153,7 +153,7 @@ class AttachTests(TestCase):
         session.stdin_received(b"\n")
         self.world.reactor.advance(STALL_SECONDS)
         self.assertEqual(client.status["status"], "Failure")
-        self.assertIn("has taken no output", client.status["message"])
+        self.assertIn("has read no output", client.status["message"])
         self.assertEqual(await self.finished(other), SUCCESS)
         self.assertTrue(other.stdout.endswith(b"end\n"))
 

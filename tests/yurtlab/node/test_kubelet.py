@@ -385,7 +385,7 @@ class StreamTests(KubeletTestCase):
                 400,
                 'container "main" does not run: it has ended with exit code 3',
             ),
-            b"/exec/default/web/main?output=1": (400, "exec: no command was given"),
+            b"/exec/default/web/main?output=1": (400, "exec: a command is required"),
             b"/exec/default/web/main?command=true": (
                 400,
                 "you must specify at least 1 of stdin, stdout, stderr",
@@ -394,7 +394,7 @@ class StreamTests(KubeletTestCase):
                 400,
                 'container "main" does not run: it has ended with exit code 3',
             ),
-            b"/portForward/default/web": (400, 'nothing runs in pod "web"'),
+            b"/portForward/default/web": (400, 'no container of pod "web" is running'),
         }.items():
             self.assertEqual(self.refusal(target, b"POST"), expected, target)
 

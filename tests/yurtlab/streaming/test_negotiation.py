@@ -120,7 +120,7 @@ class WebSocketTests(RefusalCase):
     def test_method(self):
         """The method must be GET."""
         head = self.changed("GET", ["POST /exec HTTP/1.1", "Content-Length: 0"])
-        self.expect(head, 400, "by GET")
+        self.expect(head, 400, "requires GET")
 
     def test_version(self):
         """The version must be 13; the rejection of others names it."""

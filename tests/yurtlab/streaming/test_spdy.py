@@ -308,7 +308,7 @@ class HeaderTests(SynchronousTestCase):
 
     def test_rest(self):
         """Data after the headers of a block is rejected."""
-        self.refused(struct.pack("!I", 0) + b"x", "goes on")
+        self.refused(struct.pack("!I", 0) + b"x", "data after its headers")
 
     def test_names(self):
         """Names must be in lower case, not empty, and unique."""

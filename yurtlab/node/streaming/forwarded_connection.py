@@ -109,7 +109,7 @@ class ForwardedConnection:
 
     def _data_reset(self) -> None:
         self._finish_sending()
-        self._lose(Failure(ConnectionLost("the client has given the connection up")))
+        self._lose(Failure(ConnectionLost("the client has aborted the connection")))
 
     # -- ITransport ----------------------------------------------------------------------------
 

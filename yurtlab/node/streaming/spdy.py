@@ -55,7 +55,7 @@ def _parse(plain: bytes) -> dict[bytes, bytes]:
             raise SPDYError("a header block names a header twice")
         headers[name] = value
     if offset != len(plain):
-        raise SPDYError("a header block goes on behind its headers")
+        raise SPDYError("a header block has data after its headers")
     return headers
 
 

@@ -89,7 +89,7 @@ class SPDYConnection(StreamingConnection):
         """Close the connection; ``text``, for the log, describes the client's violation."""
         if self.closing:
             return
-        self.log.warn("SPDY connection given up: {text}", text=text)
+        self.log.warn("SPDY connection closed: {text}", text=text)
         self._streams.clear()
         self.transport.write(self._writer.go_away(self._last_id, spdy.PROTOCOL_ERROR))
         self.close()

@@ -180,7 +180,7 @@ def _choose_websocket(head: RequestHead, supported: Sequence[str]) -> tuple[str,
     Returns it with the fields of the 101 (RFC 6455 section 4.2.2). Raises :class:`_Refused`.
     """
     if head.method != b"GET":
-        raise _Refused(400, "unable to upgrade: a WebSocket is asked for by GET")
+        raise _Refused(400, "unable to upgrade: a WebSocket requires GET")
     if head.values(b"sec-websocket-version") != [b"13"]:
         version = [(b"Sec-WebSocket-Version", b"13")]
         raise _Refused(400, "unable to upgrade: only version 13 of WebSocket is known", version)

@@ -119,7 +119,7 @@ class WebSocketConnection(StreamingConnection):
         if state is ConnectionState.REMOTE_CLOSING:
             self.transport.write(self._websocket.send(event.response()))
         if state is ConnectionState.OPEN:
-            self.log.warn("WebSocket given up: {reason}", reason=event.reason)
+            self.log.warn("WebSocket closed: {reason}", reason=event.reason)
             self.transport.write(self._websocket.send(event))
         self._stop_heartbeat()
         self.close()
