@@ -63,7 +63,7 @@ class ClientTestCase(TestCase):
             self.server,
             self.registry,
             lambda identity: self.revoked,
-            AgentListenerSettings(Limits(), 0.8, "server", "test 2"),
+            AgentListenerSettings(Limits(), 0.8),
             {},
         )
         contexts = ServerContexts(self.issuer.server())

@@ -40,7 +40,7 @@ class Replica:
             context_with(world.clock, RefuseStreams()),
             self.registry,
             lambda identity: False,
-            AgentListenerSettings(Limits(), world.grace, name, "test 2"),
+            AgentListenerSettings(Limits(), world.grace),
             {},
             replicas=lambda: world.told,
         )

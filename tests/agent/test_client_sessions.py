@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.agent.clients import ClientTestCase
+from yurttunnel import __version__
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Limits
 
@@ -18,7 +19,7 @@ class SessionTests(ClientTestCase):
             {"software": "test 1", "identifiers": "host=edge-1"}, dict(hello.properties)
         )
         snapshot = self.client.sessions()[0].snapshot()
-        self.assertEqual(("server.test:10262", "test 2"), (snapshot.node, snapshot.version))
+        self.assertEqual(("server.test:10262", __version__), (snapshot.node, snapshot.version))
         self.assertIsNone(self.client.last_error)
 
     def test_other_limits(self):

@@ -74,7 +74,7 @@ class ClusterTests(SynchronousTestCase):
             context_with(self.reactor, RefuseStreams()),
             registry,
             lambda identity: False,
-            AgentListenerSettings(Limits(), 0.8, "server", "test 2"),
+            AgentListenerSettings(Limits(), 0.8),
             {},
             identify=cluster_identity,
             replicas=lambda: len(self.listeners),

@@ -47,7 +47,7 @@ class ServiceTests(TestCase):
             self.server_context,
             self.registry,
             trust.revocations.is_revoked,
-            AgentListenerSettings(Limits(), 0.8, "server", "test 2"),
+            AgentListenerSettings(Limits(), 0.8),
             {ENROLMENT_PROTOCOL: lambda: trust.enrolment_factory.buildProtocol(None)},
         )
         self.network = MemoryNetwork(

@@ -134,7 +134,7 @@ class ListenerTests(TestCase):
             self.context,
             self.registry,
             lambda identity: identity.enrolment in self.revoked,
-            AgentListenerSettings(self.limits, self.grace, "server", "test 2"),
+            AgentListenerSettings(self.limits, self.grace),
             {ENROLMENT_PROTOCOL: HalfCloseUser},
             identify=lambda certificate: self.identify(certificate),
             replicas=lambda: self.replicas,

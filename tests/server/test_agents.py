@@ -13,6 +13,7 @@ from twisted.python.failure import Failure
 from tests.logged import Logged
 from tests.server.agents import ListenerTests
 from tests.tunnel.memory import HalfCloseUser
+from yurttunnel import __version__
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts
 from yurttunnel.pki.identity import identity_from_certificate
 from yurttunnel.pki.names import BadIdentity
@@ -41,7 +42,7 @@ class NewSessionTests(ListenerTests):
         """The server's HELLO has its limits and version, and a session id of its own."""
         first, second = self.connected(), self.connected("edge-2")
         self.assertEqual(self.limits, first.answer.limits)
-        self.assertEqual("test 2", first.answer.properties["software"])
+        self.assertEqual(__version__, first.answer.properties["software"])
         self.assertEqual(first.answer.process, second.answer.process)
         ids = {first.answer.session, second.answer.session, NO_SESSION}
         self.assertEqual(3, len(ids))

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.http.pool import PoolSettings
-from yurttunnel.server.siblings.settings import SIBLING_LIMITS
+from yurttunnel.server.siblings.hello import SIBLING_LIMITS
 from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HOLD
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream

@@ -15,6 +15,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel import __version__
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.metrics import Metric, counter, counts_of
 from yurttunnel.pki.identity import (
@@ -60,6 +61,9 @@ REFUSAL_METRICS: tuple[Metric[Counter[str]], ...] = (
     ),
 )
 
+SERVER_NAME = "server"
+"""The name of this end of a session for display."""
+
 MAX_SESSIONS_OF_NODE = 8
 """The maximum number of sessions of a node, including those that are ending or disconnected.
 
@@ -80,16 +84,10 @@ class RefuseStreams:
 
 @dataclass(frozen=True, slots=True)
 class AgentListenerSettings:
-    """What the agents' listener sends to agents and allows them.
-
-    ``return_grace`` is in seconds, see :class:`TunnelSession`. ``name`` is the name of the server
-    in logs, ``software`` its version.
-    """
+    """What agents are allowed; ``return_grace`` is in seconds, see :class:`TunnelSession`."""
 
     limits: Limits
     return_grace: float
-    name: str
-    software: str
 
 
 class AgentListener(Factory):
@@ -402,14 +400,14 @@ class AgentListener(Factory):
         self, connection: SessionConnection, identity: NodeIdentity
     ) -> PeerDescription:
         return PeerDescription(
-            local_name=self.settings.name,
+            local_name=SERVER_NAME,
             peer_name=identity.node,
             address=peer_authority(connection.transport),
             certificate_not_after=identity.not_after,
         )
 
     def _hello(self, session: bytes, received: int) -> Hello:
-        properties = {"software": self.settings.software}
+        properties = {"software": __version__}
         replicas = self._replicas()
         if replicas is not None:
             properties[SERVERS] = str(replicas)

@@ -12,7 +12,6 @@ from functools import partial
 
 from twisted.application.service import IService
 
-from yurttunnel import __version__
 from yurttunnel.cluster.nodes import METRICS as NODE_METRICS
 from yurttunnel.cluster.nodes import NODES_SPEC, Node, Nodes
 from yurttunnel.cluster.pods import Pods
@@ -58,7 +57,6 @@ from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
 from yurttunnel.server.siblings.service import Siblings
-from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.server.steering import ClusterSteering
 from yurttunnel.server.trust import TrustSettings
 from yurttunnel.tunnel.reactor import IReactor
@@ -283,7 +281,6 @@ class ClusterServer:
             agents,
             trust.siblings.creator(server_name(self._namespace)),
             self._replicas,
-            SiblingSettings(software=__version__),
         )
         server = server_service(
             self._reactor,

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from twisted.internet.interfaces import IProtocol, IProtocolFactory
 from twisted.logger import Logger
 
-from yurttunnel import __version__
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.pki.identity import NodeIdentity
@@ -75,8 +74,6 @@ def _agent_settings(settings: Settings) -> AgentListenerSettings:
     return AgentListenerSettings(
         limits=Limits(resume_window=round(settings.resume_window * 1000)),
         return_grace=settings.return_grace,
-        name="server",
-        software=__version__,
     )
 
 

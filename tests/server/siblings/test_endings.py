@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.server.siblings.world import TwoServersTests
 from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.client import SiblingClient
-from yurttunnel.server.siblings.settings import SIBLING_LIMITS
+from yurttunnel.server.siblings.hello import SIBLING_LIMITS
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.wire.codes import Code

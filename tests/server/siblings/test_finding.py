@@ -13,8 +13,8 @@ from yurttunnel.cluster.services import server_name
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.server.siblings import acceptor
+from yurttunnel.server.siblings.hello import SIBLING_LIMITS
 from yurttunnel.server.siblings.service import LISTING_TIMEOUT
-from yurttunnel.server.siblings.settings import SIBLING_LIMITS
 from yurttunnel.tunnel.connection import HELLO_TIMEOUT, SessionConnection
 from yurttunnel.tunnel.tls import SIBLING_ALPN
 from yurttunnel.wire.codes import Code, Refused

@@ -28,7 +28,6 @@ from yurttunnel.server.agents import AgentListener, AgentListenerSettings, Refus
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import Siblings
-from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.tls import ALPN, SIBLING_ALPN
 from yurttunnel.wire.codes import Code
@@ -133,7 +132,7 @@ class Server:
             self.context,
             self.registry,
             lambda identity: False,
-            AgentListenerSettings(Limits(), 0.8, self.pod, "test 2"),
+            AgentListenerSettings(Limits(), 0.8),
             {},
             replicas=lambda: self.siblings.replicas(),
         )
@@ -145,7 +144,6 @@ class Server:
             self.listener,
             ClientContexts(self.credentials, SIBLING_ALPN).creator(server_name(NAMESPACE)),
             world.informers.informer(replica_slices(NAMESPACE)),
-            SiblingSettings(software="test 2", name=self.pod),
         )
 
     def start(self):

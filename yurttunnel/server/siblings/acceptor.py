@@ -14,10 +14,11 @@ from zope.interface import implementer
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.names import BadIdentity
+from yurttunnel.server.agents import SERVER_NAME
 from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_authority
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
-from yurttunnel.server.siblings.settings import SiblingSettings
+from yurttunnel.server.siblings.hello import sibling_hello
 from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
@@ -114,7 +115,6 @@ class SiblingAcceptor:
         context: SessionContext,
         registry: SessionRegistry,
         process: bytes,
-        settings: SiblingSettings,
         accepted: Callable[[], object],
     ) -> None:
         self.counters = TunnelCounters()
@@ -122,7 +122,6 @@ class SiblingAcceptor:
         self._budget: MemoryBudget = context.budget
         self._registry = registry
         self._process = process
-        self._settings = settings
         self._accepted = accepted
         self._unfinished = EvictingSet(MAX_UNFINISHED, SessionConnection.evicted)
         self._sessions: dict[bytes, TunnelSession] = {}
@@ -231,10 +230,10 @@ class SiblingAcceptor:
 
     def _description(self, connection: SessionConnection) -> PeerDescription:
         address = peer_authority(connection.transport)
-        return PeerDescription(self._settings.name, f"sibling at {address}", address)
+        return PeerDescription(SERVER_NAME, f"sibling at {address}", address)
 
     def _hello(self, session: bytes, received: int) -> Hello:
-        return self._settings.hello(self._process, session, received)
+        return sibling_hello(self._process, session, received)
 
 
 def _is_ourselves(reason: Failure) -> bool:

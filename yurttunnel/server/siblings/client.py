@@ -16,10 +16,11 @@ from twisted.python.failure import Failure
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops.backoff import full_jitter
 from yurttunnel.pki.tls_errors import problem_with_peer
+from yurttunnel.server.agents import SERVER_NAME
 from yurttunnel.server.registry import INodeSession, SessionRegistry
+from yurttunnel.server.siblings.hello import sibling_hello
 from yurttunnel.server.siblings.replicas import Address
 from yurttunnel.server.siblings.session import SiblingSession
-from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel.connection import SessionConnection
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.tunnel.tls import SIBLING_ALPN
@@ -50,7 +51,6 @@ class SiblingContext:
     sessions: SessionContext
     registry: SessionRegistry
     process: bytes
-    settings: SiblingSettings
     endpoint: Callable[[Address], IStreamClientEndpoint]
     on_draining: Callable[[frozenset[INodeSession]], object]
     on_identified: Callable[[], object]
@@ -276,7 +276,7 @@ class SiblingClient:
         context = self._context
         address = join_authority(*self._addresses[self._address_index % len(self._addresses)])
         description = PeerDescription(
-            local_name=context.settings.name, peer_name=self.replica, address=address
+            local_name=SERVER_NAME, peer_name=self.replica, address=address
         )
         own = self._hello(NO_SESSION, 0)
         tunnel = TunnelSession(context.sessions, Side.AGENT, own, hello, description)
@@ -319,4 +319,4 @@ class SiblingClient:
         self._context.on_closed()
 
     def _hello(self, session: bytes, received: int) -> Hello:
-        return self._context.settings.hello(self._context.process, session, received)
+        return sibling_hello(self._context.process, session, received)

@@ -22,7 +22,6 @@ from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.acceptor import SiblingAcceptor
 from yurttunnel.server.siblings.client import SiblingClient, SiblingContext, State
 from yurttunnel.server.siblings.replicas import Address, by_replica
-from yurttunnel.server.siblings.settings import SiblingSettings
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
@@ -142,7 +141,6 @@ class Siblings(Service):
         agents: AgentListener,
         creator: IOpenSSLClientConnectionCreator,
         addresses: IInformer,
-        settings: SiblingSettings,
     ) -> None:
         self._reactor = reactor
         self._registry = registry
@@ -154,15 +152,12 @@ class Siblings(Service):
             sessions=SessionContext(reactor, self._counters, context.budget, RefuseStreams()),
             registry=registry,
             process=agents.process,
-            settings=settings,
             endpoint=self._endpoint,
             on_draining=agents.sessions_draining,
             on_identified=self._sibling_identified,
             on_closed=self._remove_ended,
         )
-        self._acceptor = SiblingAcceptor(
-            context, registry, agents.process, settings, self._sibling_connected
-        )
+        self._acceptor = SiblingAcceptor(context, registry, agents.process, self._sibling_connected)
         self._clients: dict[str, SiblingClient] = {}
         self._draining: list[SiblingClient] = []
         self._former_failures = 0
