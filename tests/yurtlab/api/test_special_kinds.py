@@ -134,8 +134,8 @@ class DemonstrationTests(ApiTestCase):
         for kind in sorted(MAKE_PODS, key=lambda kind: kind.kind):
             path = f"/apis/{kind.group}/v1/namespaces/default/{kind.plural}"
             text = (
-                "this is the demonstration API of yurttunnel: it runs pods only, and has no controller"
-                f" for the pods of a {kind.kind}; create the pods themselves, as kubectl"
+                "this is the demonstration API of yurttunnel: it runs pods only, and has no"
+                f" controller for the pods of a {kind.kind}; create the pods themselves, as kubectl"
                 " run does"
             )
             for method, place, options in (
