@@ -131,10 +131,14 @@ class OptionsTests(SynchronousTestCase):
             (
                 AddOptions({}),
                 ("http://x=e/a:80",),
-                "^'http://x=e/a:80' is not a forward: 'http://x' is neither PORT, of the loopback"
-                " address, nor ADDRESS:PORT; write LISTEN=NODE/HOST:PORT, as [^;]*$",
+                "^'http://x=e/a:80' is not a forward: 'http://x' is neither PORT \\(on the loopback"
+                " address\\) nor ADDRESS:PORT; write LISTEN=NODE/HOST:PORT, as [^;]*$",
             ),
-            (RemoveOptions({}), ("foo",), "^'foo' is neither PORT, of the loopback address, nor"),
+            (
+                RemoveOptions({}),
+                ("foo",),
+                "^'foo' is neither PORT \\(on the loopback address\\) nor",
+            ),
             (CreateOptions({}), ("--lifetime=400d",), "^--lifetime: '400d' is no lifetime of a"),
             (CreateOptions({}), ("--lifetime=0",), "^--lifetime: '0' .*: give one second to 365"),
             (NodesOptions({}), ("-o", "xml"), "^--output: 'xml' is none of these: text, json"),

@@ -80,7 +80,7 @@ class NodeTests(DelegatedCallersWorld):
 
     def test_connection_for_another_node(self) -> None:
         """The request is rejected with the status on the page."""
-        self.lead(EDGE_1[0])
+        self.redirect(EDGE_1[0])
         caller = self.jane(None, "system:apiserver")
         expected = status("where the connection was for another node")
         self.refuses(caller, expected, "the connection was for edge-1", Host="edge-2:10250")

@@ -201,7 +201,7 @@ class CommandTests(CommandCase):
         )
         await self.done("forward", "rm", other.partition("=")[0], *here)
         refusal = await self.failed("forward", "add", f"{port}=edge-1/127.0.0.1:1", *here)
-        self.assertIn("is there already", refusal)
+        self.assertIn("is open already", refusal)
         await self.done("forward", "rm", str(port), *here)
         self.assertEqual(1, (await self.done("forward", "ls", *here)).count("\n"))
         with self.assertRaises(RefusedConnection):
@@ -504,7 +504,7 @@ class NothingRunsTests(CommandCase):
             ),
             (
                 ["forward", "rm", "foo"],
-                "yurttunnel forward rm: 'foo' is neither PORT, of the loopback address, nor"
+                "yurttunnel forward rm: 'foo' is neither PORT (on the loopback address) nor"
                 " ADDRESS:PORT",
             ),
             (

@@ -78,7 +78,7 @@ class LostNodeTests(InterceptionTestCase):
         for door in frontends:
             got = await self.within(10, door.get("/hello"), "a request of a lost node is refused")
             self.assertEqual(got.status, 503, got.text)
-            self.assertIn("has not come back yet", got.text)
+            self.assertIn("has not reconnected yet", got.text)
         # Requests wait because the node may return; its restart ends them.
         tunnel.agent.start()
         await tunnel.agent.ready()

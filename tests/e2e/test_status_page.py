@@ -243,9 +243,9 @@ class StatusPageTests(BrowserTestCase):
             (
                 "",
                 {
-                    ("heading", "Requests that failed"),
+                    ("heading", "Failed requests"),
                     ("table", "Sessions with nodes"),
-                    ("table", "What listens here, and where it leads"),
+                    ("table", "Listeners and their targets"),
                     ("searchbox", "Filter"),
                     ("button", "Pause"),
                     ("link", "edge-1"),
@@ -256,7 +256,7 @@ class StatusPageTests(BrowserTestCase):
                 {
                     ("heading", "edge-1"),
                     ("heading", "Disconnections"),
-                    ("table", "What is known of the node"),
+                    ("table", "Properties of the node"),
                     ("table", "Sessions with nodes"),
                     ("link", "All nodes"),
                 },
@@ -382,7 +382,7 @@ class FailedRequestTests(BrowserTestCase):
         await self.assert_shows(page, "main", "Identifiers")
         await self.assert_shows(page, "#node", "connected", "host=edge-1", __version__)
         await self.assert_shows(page, "#failures", "refused", "forward")
-        await self.assert_shows(page, "#disconnections", "None is remembered.")
+        await self.assert_shows(page, "#disconnections", "None is recorded.")
         self.assertEqual(page.console_errors, [])
 
 
@@ -476,7 +476,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
             return "Why" in await page.text("#disconnections")
 
         await self.eventually(noted, "the page shows the disconnection", SEEN)
-        back = "back, its session goes on"
+        back = "reconnected, its session is resumed"
         await self.eventually(lambda: back in server.log, "the agent is back")
         await tunnel.agent.stop()
         first = EnrolmentOnly(reactor, server.agent_port)

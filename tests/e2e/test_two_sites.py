@@ -13,7 +13,7 @@ ADDRESS = "192.168.1.20"
 """Of the node on either site."""
 
 AMBIGUOUS = (
-    f"{ADDRESS} is the address of several nodes: edge-1, edge-2; ask for one of them by its name"
+    f"{ADDRESS} is the address of several nodes: edge-1, edge-2; request one of them by its name"
 )
 
 

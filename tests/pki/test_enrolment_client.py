@@ -408,6 +408,6 @@ class MessageTests(TestCase):
         """Responses are decoded as encoded."""
         response = EnrolmentResponse("certificate\n", "authority\n")
         self.assertEqual(decode_response(response.encode()), response)
-        refused = EnrolmentRefused(Refusal.REVOKED, "node edge-1 has been revoked")
+        refused = EnrolmentRefused(Refusal.REVOKED, "node edge-1 is revoked")
         error = self.assertRaises(EnrolmentRefused, decode_response, encode_refusal(refused))
-        self.assertEqual(str(error), "node edge-1 has been revoked (revoked)")
+        self.assertEqual(str(error), "node edge-1 is revoked (revoked)")

@@ -77,7 +77,7 @@ class OwnershipTests(World):
         self.ask("edge-2", "ipv4=10.77.2.2")
         twin = FakeSession("edge-2", addresses=["10.77.2.2"])
         told = (
-            "10.77.2.2 is the address of several nodes: edge-1, edge-2; ask for one of them by"
+            "10.77.2.2 is the address of several nodes: edge-1, edge-2; request one of them by"
             " its name"
         )
         for change in (

@@ -43,7 +43,7 @@ class JoiningBoxTests(SynchronousTestCase):
         options = Options({})
         options.parseOptions(["--standalone", "--state-dir", "S"])
         self.assertIn(
-            "10.0.0.5 is a private address: if nodes know this machine by another one, start the"
+            "10.0.0.5 is a private address: if nodes reach this machine at another one, start the"
             " server with --cert-ips ADDRESS",
             shown(join_section(options.settings, Path(self.mktemp()))),
         )

@@ -98,7 +98,7 @@ class TokenTests(AdminCase):
             ("tokens?lifetime=0", 400, "one second to 365 days"),
             ("tokens?lifetime=366d", 400, "one second to 365 days"),
             ("tokens?life=1h", 400, "parameters of this page, each once: lifetime"),
-            ("tokens/revoke", 400, "id is wanted"),
+            ("tokens/revoke", 400, "id is missing"),
             ("tokens/revoke?id=unknown", 409, "there is no join token with this id"),
         ):
             self.assertIn(expected, self.refused(f"/v1/{target}", status), target)
@@ -170,7 +170,7 @@ class ForwardPagesTests(SynchronousTestCase):
         other = "forwards?forward=9000=edge-2/127.0.0.1:81"
         status, sentence = self.post(other)
         self.assertEqual(409, status)
-        self.assertIn("is there already", sentence)
+        self.assertIn("is open already", sentence)
         self.assertEqual(200, self.post(f"{other}&replace=true")[0])
         self.assertEqual("edge-2", self.listed()[0][1])
         status, body = self.post("forwards/remove?listen=127.0.0.1:9000")
@@ -229,7 +229,7 @@ class RevocationTests(AdminCase):
         status, body = self.revoke("EDGE")
         self.assertEqual(400, status)
         self.assertIn("is not a node's name", body)
-        self.assertIn("node is wanted", self.refused("/v1/revocations", 400))
+        self.assertIn("node is missing", self.refused("/v1/revocations", 400))
         self.assertEqual([], self.ended)
 
 

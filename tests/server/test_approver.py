@@ -366,7 +366,7 @@ class ApproverTests(SynchronousTestCase):
         get = self.client.get
         self.client.get = lambda *arguments: fail(ApiUnreachable("10.96.0.1 does not answer"))
         self.put(agent_request())
-        self.assertIn("csr-1 cannot be looked at", self.approver.problem())
+        self.assertIn("csr-1 cannot be reviewed", self.approver.problem())
         self.assertIn("10.96.0.1 does not answer", self.approver.problem())
         self.client.get = get
         self.settle(REVIEW_PERIOD)

@@ -154,7 +154,7 @@ class LogTests(SynchronousTestCase):
         self.clock.advance(SLOW_WRITE - 0.1)
         self.assertIsNone(self.log.problem)
         self.clock.advance(0.1)
-        self.assertIn("a write takes more than 3 s: look at", self.log.problem)
+        self.assertIn("a write takes more than 3 s: check", self.log.problem)
         self.calls[0].callback(None)
         self.assertIsNone(self.log.problem)
         self.assertEqual(len(self.texts), 2)

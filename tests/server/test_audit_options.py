@@ -47,8 +47,14 @@ class OptionTests(SynchronousTestCase):
                 ["--audit-log-path", "-", "--audit-log-maxbackup", "5"],
                 "--audit-log-maxbackup has no effect: standard output is not rotated",
             ),
-            (["--audit-log-path", "a", "--audit-log-maxsize", "0"], "'0' is no whole number from"),
-            (["--audit-log-path", "a", "--audit-log-maxbackup", "-1"], "'-1' is no whole number"),
+            (
+                ["--audit-log-path", "a", "--audit-log-maxsize", "0"],
+                "'0' is not a whole number from",
+            ),
+            (
+                ["--audit-log-path", "a", "--audit-log-maxbackup", "-1"],
+                "'-1' is not a whole",
+            ),
         ):
             error = self.assertRaises(UsageError, parse, *arguments)
             self.assertIn(words, str(error))

@@ -83,7 +83,7 @@ class LostNodesTests(SynchronousTestCase):
         self.registry.remove_remote(remote)
         [lost] = listed(self.lost)
         self.assertEqual(("edge-1", 1500), (lost.node, lost.last_seen))
-        self.assertIn("by another server", lost.reason)
+        self.assertIn("through another server", lost.reason)
 
     def test_here_after_a_sibling(self) -> None:
         """A node that a sibling has lost is not lost while it is here; its reason is then our
@@ -136,7 +136,7 @@ class ClusterTests(SynchronousTestCase):
         self.registry.add(FakeSession("edge-1"))
         [lost] = listed(self.lost)
         self.assertEqual(("edge-2", None), (lost.node, lost.last_seen))
-        self.assertIn("no agent of it has connected", lost.reason)
+        self.assertIn("its agent has not connected", lost.reason)
 
     def test_thousands_that_are_there(self) -> None:
         """The reactor may run during the iteration, also if no node is lost."""
@@ -236,7 +236,7 @@ class ReasonTests(ListenerTests):
         self.network.settle()
         [(node, reason)] = self.reported
         self.assertEqual("edge-1", node)
-        self.assertIn("the agent has left cleanly", reason)
+        self.assertIn("the agent has disconnected gracefully", reason)
         self.assertIn("GOING_AWAY", reason)
 
     def test_interrupted(self) -> None:

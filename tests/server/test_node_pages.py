@@ -61,7 +61,7 @@ class NodePageTests(SynchronousTestCase):
         self.assertEqual("1970-01-01T00:16:40Z", listed["c"]["since"])
         self.assertEqual(["silent", "192.0.2.1"], [listed["c"][k] for k in ("reason", "address")])
         self.assertEqual("2030-01-01T00:00:00Z", listed["b"]["since"])
-        self.assertIn("no agent of it has connected", listed["a"]["reason"])
+        self.assertIn("its agent has not connected", listed["a"]["reason"])
         self.assertIsNone(listed["a"]["since"])
 
     def test_at_another_server(self) -> None:

@@ -228,7 +228,7 @@ class ServiceTests(ListenerTests):
         self.successResultOf(stopped)
         self.assertEqual("callers end", self.happened[-1])
         (line,) = [line for line in lines if "callers had" in line]
-        self.assertIn("had not taken all of their answers", line)
+        self.assertIn("had not read all of their responses", line)
 
     def test_not_accepting_while_draining(self):
         """The service reports draining as soon as it stops."""

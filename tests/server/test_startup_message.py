@@ -79,7 +79,7 @@ class GreetingTests(SynchronousTestCase):
     def test_private_address(self) -> None:
         """Nodes elsewhere may know this machine by another address: the message has the remedy."""
         doubt = (
-            "is a private address: if nodes know this machine by another one, start the server"
+            "is a private address: if nodes reach this machine at another one, start the server"
             " with --cert-ips ADDRESS"
         )
         for address in ("10.0.0.5", "172.31.9.1", "192.168.1.20", "100.64.3.2", "fd00::5"):

@@ -61,7 +61,7 @@ def standalone_pages(
     return {**tokens.pages(), **RevocationPages(reactor, directory, trust.revocations).pages()}
 
 
-NOT_LISTENING = "this server accepts no calls now: it begins"
+NOT_LISTENING = "this server does not listen yet: it is starting"
 
 
 class ForwardPages:
@@ -93,7 +93,7 @@ class ForwardPages:
             raise BadParameter(str(error)) from None
         replace = parameters.get("replace", "false")
         if replace not in ("true", "false"):
-            raise BadParameter("replace is true or false")
+            raise BadParameter("replace must be true or false")
         return Deferred.fromCoroutine(self._add_forward(forward, replace == "true"))
 
     async def _add_forward(self, forward: Forward, replace: bool) -> PageResponse:
@@ -169,7 +169,7 @@ class RevocationPages:
     def _revoke(self, parameters: Parameters) -> Deferred[PageResponse]:
         node = parameters.get("node", "")
         if not node:
-            raise BadParameter("node is wanted: the name of one")
+            raise BadParameter("node is missing: give the name of a node")
         return Deferred.fromCoroutine(self._revoke_node(node))
 
     async def _revoke_node(self, node: str) -> PageResponse:
@@ -183,7 +183,7 @@ class RevocationPages:
             return text(f"{error}\n", 400)
         except StateError as error:
             return text(f"{error}\n", 500)
-        self._log.info("{sentence}, by command", node=node, sentence=sentence)
+        self._log.info("{sentence} by a command", node=node, sentence=sentence)
         # Refreshed so that the session ends now, instead of at the next check of the file.
         self._revocations.refresh()
         return as_json({"node": node, "done": sentence})
@@ -234,13 +234,13 @@ class TokenPages:
     def _create(self, parameters: Parameters) -> PageResponse:
         lifetime = _lifetime(parameters)
         if len(self._tokens.valid()) >= MAX_TOKENS:
-            return text(f"{MAX_TOKENS} join tokens are good already: revoke one first\n", 409)
+            return text(f"{MAX_TOKENS} join tokens are valid already: revoke one first\n", 409)
         try:
             token = self._tokens.issue(lifetime, after=self._revocations.last_revocation())
         except StateError as error:
-            return text(f"the join token is not made: {error}\n", 500)
+            return text(f"the join token cannot be created: {error}\n", 500)
         self._log.info(
-            "join token {token} is made, by command, and good for {seconds:.0f} s",
+            "join token {token} is created by a command, and valid for {seconds:.0f} s",
             token=token.token_id,
             seconds=lifetime,
         )
@@ -252,14 +252,14 @@ class TokenPages:
     def _revoke(self, parameters: Parameters) -> PageResponse:
         token_id = parameters.get("id", "")
         if not token_id:
-            raise BadParameter("id is wanted: that of a join token")
+            raise BadParameter("id is missing: give the id of a join token")
         try:
             self._tokens.revoke(token_id)
         except TokenRefused as error:
             return text(f"{error}\n", 409)
         except StateError as error:
-            return text(f"the join token is not revoked: {error}\n", 500)
-        self._log.info("join token {token} is revoked, by command", token=token_id)
+            return text(f"the join token cannot be revoked: {error}\n", 500)
+        self._log.info("join token {token} is revoked by a command", token=token_id)
         self._file.replace_if_due()
         return as_json({"id": token_id})
 

@@ -271,7 +271,7 @@ class AgentListener(Factory):
         ):
             raise Violation(
                 Code.ALREADY_CONNECTED,
-                "this is a server that is connected already, by another of its addresses",
+                "the agent is already connected to this server by another of its addresses",
             )
 
     def _close_disconnected(self) -> None:
@@ -289,7 +289,10 @@ class AgentListener(Factory):
     ) -> None:
         tunnel = session.tunnel
         if not tunnel.wire.can_resume(hello.received):
-            text = f"{hello.received} bytes received of a session that has sent another number"
+            text = (
+                f"{hello.received} bytes received of a session that has sent fewer, or has"
+                " dropped the rest"
+            )
             tunnel.close(Code.PROTOCOL, text)
             raise Violation(Code.PROTOCOL, text)
         # The certificate may be renewed or from a later enrolment, and the address may be new.
@@ -302,7 +305,7 @@ class AgentListener(Factory):
         if not connected:
             session.resumed()
             self._registry.direct_changed(session.node)
-        self._log.info("{node}: back, its session goes on", node=identity.node)
+        self._log.info("{node}: reconnected, its session is resumed", node=identity.node)
 
     def _begin(
         self,
@@ -366,10 +369,10 @@ class AgentListener(Factory):
             # Its GOAWAY travels on the other connection and may be late, or be lost with that, or
             # its clients have dialed this server at the same moment. An agent that has lost its
             # state is another process.
-            tunnel.drain("the agent has begun a new session")
+            tunnel.drain("the agent has started a new session")
             self.sessions_draining(frozenset({replaced}))
         elif is_same:
-            tunnel.close(Code.REPLACED, "the agent has begun a new session")
+            tunnel.close(Code.REPLACED, "the agent has started a new session")
         elif tunnel.connected:
             # Perhaps two agents run as this node; the agent that gets this code waits before it
             # reconnects.
@@ -393,7 +396,7 @@ class AgentListener(Factory):
     def _end_reason(self, code: Code, text: str) -> str:
         """Return in readable form why a session has ended after which the node may be lost."""
         if code is Code.GOING_AWAY and not self._draining:
-            text = "the agent has left cleanly, as it does when it is stopped"
+            text = "the agent has disconnected gracefully, as it does when it is stopped"
         return f"{text} ({code.name})"
 
     def _description(
@@ -439,7 +442,7 @@ def _close_if_abandoned(tunnel: TunnelSession) -> None:
 
 def _revoked(node: str) -> str:
     """Return the text for a node whose certificate is no longer valid."""
-    return f"node {node} has been revoked, or is no node of the cluster any more"
+    return f"node {node} is revoked, or no longer a node of the cluster"
 
 
 def _reason(reason: Failure) -> str:

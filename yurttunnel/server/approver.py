@@ -177,7 +177,7 @@ class Approver(MultiService):
         self._queue.setServiceParent(self)
         self._retry_queue = WorkQueue(clock, self._handle, 1)
         self._retry_queue.setServiceParent(self)
-        what = "looking again at requests that are left alone"
+        what = "reviewing requests again that are not approved"
         Reconciler(clock, REVIEW_PERIOD, what, self._review_again).setServiceParent(self)
         self._unsubscribe: Callable[[], None] | None = None
         # By name, of existing requests only.
@@ -336,7 +336,7 @@ class Approver(MultiService):
         node = lookups(request, self._namespace).node
         self._log.emit(level, line, name=name, node=node, text=decision.message)
         if decision.is_alarming:
-            more = f"To have it all the same: kubectl certificate approve {name}"
+            more = f"To approve it nevertheless: kubectl certificate approve {name}"
             self._events.record(csr, "Warning", _NOT_APPROVED, f"{decision.message}. {more}")
 
     def _is_reported(self, name: str, decision: Decision) -> bool:
@@ -361,8 +361,8 @@ def _problem(name: str, error: ApiError | ApiUnreachable) -> str:
             " apiGroups [certificates.k8s.io] with resources [certificatesigningrequests] verbs"
             " [get, list, watch], resources [certificatesigningrequests/approval] verbs [update],"
             f" and resources [signers] resourceNames [{', '.join(SIGNERS)}] verbs [approve];"
-            " beside that, create on subjectaccessreviews, get on nodes, on pods in its namespace"
+            " in addition, create on subjectaccessreviews, get on nodes, on pods in its namespace"
             " and on the Service kubernetes in default"
             f" ({error})"
         )
-    return f"the certificate request {name} cannot be looked at or approved: {error}"
+    return f"the certificate request {name} cannot be reviewed or approved: {error}"

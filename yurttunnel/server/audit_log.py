@@ -44,7 +44,7 @@ _TRUNCATED_LENGTH = 120
 _MAX_ESCAPE = 12
 """Characters of a JSON escape outside the basic plane: a surrogate pair."""
 
-_HINT = "look at the disk, or at who reads standard output"
+_HINT = "check the disk, or the reader of standard output"
 
 Value = str | int | float | bool | None
 
@@ -209,6 +209,6 @@ class AuditLog(Service):
         if self.problem is None:
             self._lost_before = self.stats.lost
             self._warnings.warn(
-                "The audit log cannot be written: {problem}; traffic goes on", problem=problem
+                "The audit log cannot be written: {problem}; traffic continues", problem=problem
             )
         self.problem = problem

@@ -32,7 +32,7 @@ def _file(text: str) -> Path:
 def _number_of_at_least(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         if not (text.isascii() and text.isdigit() and minimum <= int(text) <= _MAX_NUMBER):
-            raise ValueError(f"{text!r} is no whole number from {minimum} to {_MAX_NUMBER}")
+            raise ValueError(f"{text!r} is not a whole number from {minimum} to {_MAX_NUMBER}")
         return int(text)
 
     return parse

@@ -99,7 +99,7 @@ class _AuditedExchange:
         self._exchange.fail(status, text)
 
     def abort(self) -> None:
-        self.broken = self.broken or (Code.CONNECTION_LOST, "the answer broke off")
+        self.broken = self.broken or (Code.CONNECTION_LOST, "the response was incomplete")
         self._exchange.abort()
 
     def deliver_body(self, sink: IBodySink) -> None:

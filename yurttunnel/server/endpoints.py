@@ -242,7 +242,7 @@ def _parse_tls(port: str, keywords: dict[str, str], text: str) -> Endpoint:
     files = [keywords.pop(name, "") for name in names]
     private_key, _, _, ca = files
     if bool(private_key) != bool(ca) or (any(files) and not private_key):
-        raise ValueError(f"{text!r}: privateKey= and caCerts= need each other")
+        raise ValueError(f"{text!r}: privateKey= and caCerts= must be given together")
     interface = _pop_interface(keywords, text)
     return TlsEndpoint(_parse_port(port, text), interface, _pop_backlog(keywords, text), *files)
 

@@ -46,7 +46,7 @@ class ClusterNodes:
         found = self._nodes.get(node) if self._nodes.synced else None
         if found is None or not found.edge:
             return None
-        return "labelled as an edge node, but no agent of it has connected"
+        return "labelled as an edge node, but its agent has not connected"
 
 
 class EnrolledNodes:

@@ -41,7 +41,7 @@ STOP_TIMEOUT = 2.0
 MAX_BYTES = 12 * 1024 * 1024
 """The maximum size of the nodes in the file; the latest ones are kept. Up to 16 MiB can be read."""
 
-STOPPED = "it was connected when this server ended, and has not been back since"
+STOPPED = "it was connected when this server stopped, and has not reconnected since"
 
 InThread = Callable[
     [Callable[[list[NodeHistoryEntry]], None], list[NodeHistoryEntry]], Deferred[None]
@@ -76,7 +76,7 @@ class HistoryFile(Reconciler):
         super().__init__(
             clock,
             MAX_INTERVAL,
-            "keeping the history of the nodes",
+            "writing the history of the nodes",
             self._write,
             spacing=MIN_INTERVAL,
             finish=STOP_TIMEOUT,
@@ -97,7 +97,9 @@ class HistoryFile(Reconciler):
                 self._history.restore(_decoded(content))
         except (StateError, ValueError, KeyError, TypeError) as error:
             path = self._directory.path / FILE
-            _log.warn("{path} is not read, and begun anew: {error}", path=path, error=error)
+            _log.warn(
+                "{path} cannot be read, and is started empty: {error}", path=path, error=error
+            )
 
     async def _write(self) -> bool:
         save = partial(_save, self._directory, time_of_day(self._clock))
@@ -105,7 +107,7 @@ class HistoryFile(Reconciler):
             await self._in_thread(save, self._history.all())
         except (StateError, RuntimeError) as error:
             if self.problem is None:
-                _log.warn("the history of the nodes is not kept: {error}", error=error)
+                _log.warn("the history of the nodes cannot be written: {error}", error=error)
             self.problem = f"the next start will not know why nodes were lost: {error}"
             return False
         self.problem = None
@@ -150,7 +152,7 @@ def _decoded(content: bytes) -> list[NodeHistoryEntry]:
 def _node(line: dict[str, object], written: float) -> NodeHistoryEntry:
     stored, last_seen = line["disconnections"], line["last_seen"]
     if not isinstance(stored, list):
-        raise TypeError("disconnections are a list")
+        raise TypeError("disconnections is not a list")
     past = [Disconnection(float(at), str(reason)[:MAX_REASON]) for at, reason in stored]
     if last_seen is None:
         past.insert(0, Disconnection(written, STOPPED))

@@ -146,7 +146,7 @@ class ClusterServer:
         self._tunnel = DeferredStart(
             reactor,
             COMPONENT,
-            "not listening yet: the certificates are not there",
+            "not listening yet: the certificates are missing",
             self._ready,
             self._second_phase,
         )

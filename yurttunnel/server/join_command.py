@@ -35,7 +35,7 @@ def private_address_warning(settings: Settings) -> str:
     if found is None or found.is_global:
         return ""
     return (
-        f"{found} is a private address: if nodes know this machine by another one, start the"
+        f"{found} is a private address: if nodes reach this machine at another one, start the"
         " server with --cert-ips ADDRESS"
     )
 

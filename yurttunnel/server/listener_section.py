@@ -82,7 +82,7 @@ class ListenerSection:
             rows[:MAX_SHOWN],
             len(rows),
             "in the order of their flags",
-            lambda shown: table("What listens here, and where it leads", _COLUMNS, shown),
+            lambda shown: table("Listeners and their targets", _COLUMNS, shown),
             NO_MATCH if listeners else "Nothing listens yet.",
         )
         return Section("entries", content, "sessions")

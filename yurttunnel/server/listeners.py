@@ -169,7 +169,7 @@ def _forward_infos(forwards: Forwards) -> Iterator[ListenerInfo]:
 def _listener_infos(service: ServerService) -> Iterator[ListenerInfo]:
     for name, address in service.listening():
         if name.startswith("--connect-endpoint"):
-            target, kind = "whatever is asked for by CONNECT", Kind.CONNECT
+            target, kind = "the target of the CONNECT request", Kind.CONNECT
         elif name.startswith("--passthrough-port"):
             target, kind = "the node that TLS or the kernel names", Kind.PASSTHROUGH
         elif name.startswith("--tunnel-agent"):

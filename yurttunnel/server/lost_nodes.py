@@ -126,7 +126,7 @@ class LostNodes:
 
     def _remote_removed(self, node: str) -> None:
         if not self._registry.is_reachable(node):
-            reason = "the way to it by another server, which was the last one, has gone"
+            reason = "the last route to it, through another server, is lost"
             self._history.lost(node, reason)
 
     def _changed(self, node: str) -> None:

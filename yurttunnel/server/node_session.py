@@ -192,7 +192,7 @@ class NodeSession:
         away = self.tunnel.clock.seconds() - self._lost_at
         text = (
             f"the connection to the agent of node {self.node} was lost {away:.0f} s ago,"
-            " and it has not come back yet"
+            " and it has not reconnected yet"
         )
         return StreamFailed(Code.SESSION_LOST, text)
 

@@ -71,7 +71,7 @@ class NodeView:
         if sessions and sessions[-1].certificate_not_after is not None:
             not_after = sessions[-1].certificate_not_after
             rows.append(("Certificate", certificate_left(not_after, moment.now)))
-        return [element("h2", "Node"), pairs("What is known of the node", rows)]
+        return [element("h2", "Node"), pairs("Properties of the node", rows)]
 
     def _sessions(
         self, sessions: Sequence[SessionSnapshot], moment: PageContext, rates: SessionRates
@@ -83,16 +83,19 @@ class NodeView:
 
     def _failed(self, node: str, moment: PageContext) -> Content:
         of_node = [each for each in self._failures.newest_first() if each.node == node]
-        heading = element("h2", "Requests that failed")
+        heading = element("h2", "Failed requests")
         if not of_node:
-            return [heading, nothing(mark("ok", "None of the last ones was for this node."))]
+            return [
+                heading,
+                nothing(mark("ok", "No recent failure was for this node.")),
+            ]
         return [heading, failure_table(of_node, moment)]
 
     def _disconnections(self, node: str, moment: PageContext) -> Content:
         past = self._history.get(node)
         heading = element("h2", "Disconnections")
         if past is None or not past.disconnections:
-            return [heading, nothing(mark("ok", "None is remembered."))]
+            return [heading, nothing(mark("ok", "None is recorded."))]
         columns: list[Column[Disconnection]] = [
             Column("Why", lambda one: one.reason, "name text"),
             Column("When", lambda one: formatting.ago(formatting.at(one.at), moment.now)),

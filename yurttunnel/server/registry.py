@@ -43,8 +43,8 @@ class INodeSession(IStreamOpener):
 
     node = Attribute("`str`: the node's name, from its verified certificate.")
     identifiers = Attribute("`Identifiers`: the destinations it serves.")
-    draining = Attribute("`bool`: new streams go another way where there is one.")
-    connected = Attribute("`bool`: a connection carries it, so that it answers now.")
+    draining = Attribute("`bool`: whether new streams prefer another route.")
+    connected = Attribute("`bool`: whether it has a connection, so that it can respond now.")
 
     def open_without_fallback(
         host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
@@ -104,7 +104,7 @@ class AmbiguousAddress(NodeNotConnected):
         others = f" and {more} more" if more > 0 else ""
         return (
             f"{self.host} is the address of several nodes: {listed}{others};"
-            " ask for one of them by its name"
+            " request one of them by its name"
         )
 
 

@@ -129,7 +129,7 @@ class ServerService(Service):
             left = max(0.0, deadline - self._clock.seconds())
             if not await all_fired_within(self._clock, left, answered):
                 self._log.warn(
-                    "callers had not taken all of their answers, or had not closed, after"
+                    "callers had not read all of their responses, or had not closed, after"
                     " --drain-timeout; their connections are reset"
                 )
         else:

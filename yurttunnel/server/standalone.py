@@ -171,13 +171,13 @@ def _text(status_page: str, file: Path, command: str, warning: str) -> str:
     return f"""
 The server is ready. Its status page is {status_page}
 
-To add a node, run this on it. Whoever has the token in it can add one:
+To add a node, run this on it. Anyone who has its token can add a node:
 
 {shown}
 
-The token is in {file}, too; the server replaces it in time. In another terminal:
+The token is in {file}, too; the server replaces it before it expires. In another terminal:
 
   yurttunnel nodes                             which nodes are connected
-  yurttunnel forward add 9000=NODE/NODE:80     have port 9000 here lead to port 80 of one
+  yurttunnel forward add 9000=NODE/NODE:80     forward port 9000 here to port 80 of a node
   yurttunnel token create                      another token
 """

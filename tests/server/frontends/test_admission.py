@@ -51,11 +51,11 @@ class ParseTests(SynchronousTestCase):
         for text, problem in (
             ("user:0", "is not a permission"),
             ("user:0=edge-1", "is not a permission"),
-            ("=edge-1/a:1", "does not say who"),
-            ("user:=edge-1/a:1", "does not say who"),
-            ("somebody=edge-1/a:1", "does not say who"),
-            ("token:x=edge-1/a:1", "'token' is no way to know"),
-            ("user:root=edge-1/a:1", "root is not the number of a user"),
+            ("=edge-1/a:1", "has no identity"),
+            ("user:=edge-1/a:1", "has no identity"),
+            ("somebody=edge-1/a:1", "has no identity"),
+            ("token:x=edge-1/a:1", "'token' is not a kind of identity"),
+            ("user:root=edge-1/a:1", "root is not a user id"),
             ("address:edge=edge-1/a:1", "edge is not an IP address"),
             ("user:0=edge-1/a", "'a' has no port"),
             ("user:0=edge-1/a:0", "0"),
@@ -230,7 +230,7 @@ class GateTests(AdmissionTestCase):
         """Any other exception rejects the call, and is logged."""
         self.factory.gates = (SimpleNamespace(admit=lambda call: 1 // 0),)
         answered = self.open(connect("edge-1:10250"))
-        self.assert_answer(answered, 500, "the server has a defect")
+        self.assert_answer(answered, 500, "internal error")
         self.assertEqual([], self.session.dials)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 

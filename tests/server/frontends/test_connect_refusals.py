@@ -74,7 +74,7 @@ class RefusalTests(ConnectTestCase):
         """An unexpected exception is logged and gets a response."""
         connection = self.open(connect())
         self.session.dials[0].opening.errback(ZeroDivisionError("boom"))
-        self.assert_answer(connection, 500, "the log of the server has more, as test-1")
+        self.assert_answer(connection, 500, "internal error: see test-1 in the log of the server")
         self.assertNotIn(b"boom", connection.sent)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 

@@ -153,7 +153,7 @@ class ForwardsTests(TestCase):
         self.assertEqual("a:80", await self.connect(self.first))
         reason = await self.refused(forwards.add(parse_forward(new)))
         self.assertEqual(
-            f"{old} is there already: yurttunnel forward rm 127.0.0.1:{self.first} closes it,"
+            f"{old} is open already: yurttunnel forward rm 127.0.0.1:{self.first} closes it,"
             " forward add --replace replaces it",
             reason,
         )
@@ -170,7 +170,7 @@ class ForwardsTests(TestCase):
         with socket.create_server(("127.0.0.1", port)):
             forwards = self.prepared()
             forward = parse_forward(f"{port}=edge-1/a:1")
-            self.assertIn("accepts no calls now", await self.refused(forwards.add(forward)))
+            self.assertIn("does not listen", await self.refused(forwards.add(forward)))
             forwards.listen()
             self.assertEqual(
                 f"cannot listen on 127.0.0.1:{port}: another process listens there, or this one"
@@ -182,7 +182,7 @@ class ForwardsTests(TestCase):
             await self.refused(forwards.remove(("127.0.0.1", port))),
         )
         await forwards.stopListening()
-        self.assertIn("accepts no calls now", await self.refused(forwards.add(forward)))
+        self.assertIn("does not listen", await self.refused(forwards.add(forward)))
 
     async def test_a_change_of_the_configuration(self):
         """New forwards are opened, changed ones redirected, and removed ones closed."""
@@ -272,7 +272,7 @@ class ForwardsTests(TestCase):
         change = forwards.configure([parse_forward(f"0.0.0.0:{self.first}=edge-1/b:1")])
         self.assertNoResult(change)
         await forwards.stopListening()
-        self.assertIn("accepts no calls now", await self.refused(change))
+        self.assertIn("does not listen", await self.refused(change))
         self.assertFalse(self.listens(self.first, "0.0.0.0"))
 
     async def test_a_configuration_that_changes_before_the_server_listens(self):

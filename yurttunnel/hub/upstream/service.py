@@ -86,7 +86,7 @@ METRICS: tuple[Metric[Upstream], ...] = (
     ),
     counter(
         "yurthub_server_pool_events",
-        "Events of the connection pool for API servers: reuse, a kept connection was used;"
+        "Events of the connection pool for API servers: reuse, an idle connection was used;"
         " connect, a connection was attempted, of which connect_failed have failed; refusal, the"
         " limit of connections was reached.",
         lambda upstream: upstream.connections.statistics.events(),

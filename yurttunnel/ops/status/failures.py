@@ -36,7 +36,7 @@ def failure_content(
     every = list(failures.newest_first())
     found = [each for each in every if context.matches(*_texts(each))]
     count = round(sum(recent_rates) * INTERVAL)
-    heading: list[Content] = ["Requests that failed"]
+    heading: list[Content] = ["Failed requests"]
     if failures.count:
         counts = f"{count:,} in the last {MINUTES} minutes, {failures.count:,} since the start"
         heading += [" ", element("span", counts, class_="count")]

@@ -94,20 +94,20 @@ def parse_permission(text: str) -> Permission:
 def _identity(text: str) -> Identity:
     kind, _, name = text.partition(":")
     if not name:
-        raise ValueError(f"{text!r} does not say who")
+        raise ValueError(f"{text!r} has no identity")
     match kind:
         case "certificate":
             return Identity(kind, name)
         case "user":
             if not _USER_ID.fullmatch(name):
-                raise ValueError(f"{name} is not the number of a user")
+                raise ValueError(f"{name} is not a user id")
             return Identity(kind, str(int(name)))
         case "address":
             address = parse_address(name)
             if address is None:
                 raise ValueError(f"{name} is not an IP address")
             return Identity(kind, str(address))
-    raise ValueError(f"{kind!r} is no way to know who somebody is")
+    raise ValueError(f"{kind!r} is not a kind of identity")
 
 
 def _node(text: str) -> str | None:

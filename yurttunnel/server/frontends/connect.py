@@ -201,7 +201,7 @@ class ConnectCall:
             self._refuse(error.status, error.text)
         else:
             request_id = self._call.request_id
-            text = f"the server has a defect; the log of the server has more, as {request_id}"
+            text = f"internal error: see {request_id} in the log of the server"
             self._refuse(500, text)
 
     def refused(self, transport: object, status: int, text: str, head: RequestHead | None) -> None:

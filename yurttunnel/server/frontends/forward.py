@@ -93,7 +93,7 @@ def parse_listen(text: str) -> Listen:
         return host, port
     except BadAuthority:
         raise BadAuthority(
-            f"{text!r} is neither PORT, of the loopback address, nor ADDRESS:PORT"
+            f"{text!r} is neither PORT (on the loopback address) nor ADDRESS:PORT"
         ) from None
 
 

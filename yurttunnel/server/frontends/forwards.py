@@ -130,7 +130,7 @@ class Forwards:
         existing = self._open.get(forward.listen)
         if existing is not None and not replace:
             raise ForwardRefused(
-                f"{existing.forward.text} is there already: yurttunnel forward rm"
+                f"{existing.forward.text} is open already: yurttunnel forward rm"
                 f" {join_authority(*forward.listen)} closes it, forward add --replace replaces it"
             )
         await self._change({forward.listen: forward}, Origin.COMMAND, ())
@@ -169,7 +169,9 @@ class Forwards:
             if existing is not None:
                 existing.factory.set_target(forward)
                 existing.origin = origin
-                self._log.info("{forward} has replaced what was there", forward=forward.flag)
+                self._log.info(
+                    "{forward} has replaced the forward of its address", forward=forward.flag
+                )
         for each in opened:
             self._open[each.forward.listen] = each
             self._log.info("{forward} is open", forward=each.forward.flag)
@@ -229,7 +231,7 @@ class Forwards:
     def _close(self, each: _OpenForward) -> Deferred[Any]:
         forward, factory = each.forward, each.factory
         self._log.info(
-            "{forward} is closed; {count} connections of it go on",
+            "{forward} is closed; {count} of its connections continue",
             forward=forward.flag,
             count=len(factory.connections),
         )
@@ -244,7 +246,7 @@ class Forwards:
 
     def _check_listening(self) -> None:
         if not self._listening:
-            raise ForwardRefused("this server accepts no calls now: it is starting or stopping")
+            raise ForwardRefused("this server does not listen: it is starting or stopping")
 
     # -- for the service -----------------------------------------------------------------------
 

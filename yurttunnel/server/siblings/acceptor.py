@@ -60,13 +60,15 @@ class SiblingStreams:
         except ValueError:
             holder = None
         if target is None or holder is None:
-            text = f"{request.host} is not NUMBER/HOLDER/HOST, as servers ask each other"
+            text = (
+                f"{request.host} is not NUMBER/HOLDER/HOST, as servers address each other's nodes"
+            )
             request.fail(Code.BAD_DESTINATION, text)
             return
         node = None if self._feed is None else self._feed.node(int(target[1]))
         session = None if node is None else self._registry.direct(node)
         if session is None:
-            text = "the server that had a session with the node has it no longer"
+            text = "the server no longer has a session with the node"
             request.fail(Code.SESSION_LOST, text)
             return
         dial = session.open_without_fallback(
@@ -98,7 +100,7 @@ class SiblingStreams:
             request_id=request.request_id,
             node=node,
         )
-        request.fail(Code.INTERNAL, "the server that has the node has a defect; see its log")
+        request.fail(Code.INTERNAL, "internal error: see the log of the server that has the node")
 
 
 class SiblingAcceptor:
@@ -193,11 +195,14 @@ class SiblingAcceptor:
         except BadIdentity as error:
             raise Violation(Code.NOT_AUTHORIZED, f"not a server's: {error}") from error
         if hello.process == self._process:
-            raise Violation(Code.ALREADY_CONNECTED, "this is the server that asks")
+            raise Violation(Code.ALREADY_CONNECTED, "this server has dialed itself")
 
     def _resume(self, connection: SessionConnection, tunnel: TunnelSession, hello: Hello) -> None:
         if not tunnel.wire.can_resume(hello.received):
-            text = f"{hello.received} bytes received of a session that has sent another number"
+            text = (
+                f"{hello.received} bytes received of a session that has sent fewer, or has"
+                " dropped the rest"
+            )
             tunnel.close(Code.PROTOCOL, text)
             raise Violation(Code.PROTOCOL, text)
         tunnel.description = self._description(connection)

@@ -89,7 +89,7 @@ def decode_line(line: bytes) -> NodeEntry | int:
     except (ValueError, RecursionError):
         raise BadEntry("a line is not JSON") from None
     if not isinstance(fields, dict):
-        raise BadEntry("a line is no object")
+        raise BadEntry("a line is not an object")
     number = fields.get("number")
     if not isinstance(number, int) or isinstance(number, bool) or not 1 <= number <= _MAX_NUMBER:
         raise BadEntry("a line has no number")
@@ -102,7 +102,7 @@ def decode_line(line: bytes) -> NodeEntry | int:
         check_node_name(node, MAX_HOST_LENGTH)
         parsed = parse_identifiers(identifiers) if identifiers else Identifiers(frozenset())
     except (BadIdentity, ValueError) as error:
-        raise BadEntry(f"a line is about no node: {error}") from None
+        raise BadEntry(f"a line has a malformed node: {error}") from None
     return NodeEntry(number, node, parsed, fields.get("draining") is True)
 
 
@@ -215,7 +215,7 @@ class FeedReader(LineOnlyReceiver):
         """Stop reading: the session is about to end."""
         self._ended = True
         if self.connected:
-            self.transport.abort(Code.CANCELLED, "the list of nodes is needed no longer")
+            self.transport.abort(Code.CANCELLED, "the list of nodes is no longer needed")
 
     def lineReceived(self, line: bytes) -> None:
         if self._ended:

@@ -74,7 +74,7 @@ def _addresses(name: str, endpoint: Mapping[str, Any], port: int) -> Iterable[En
         address = parse_address(given)
         if address is None:
             log.warn(
-                "EndpointSlice {name}: {address!r} is no IP address; the entry is ignored",
+                "EndpointSlice {name}: {address!r} is not an IP address; the entry is ignored",
                 name=name,
                 address=given,
             )

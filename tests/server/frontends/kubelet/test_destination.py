@@ -87,7 +87,7 @@ class DestinationTests(SynchronousTestCase):
         """A port is mandatory, and the response has the correct form."""
         for host in ("edge-1", "192.0.2.7", "[2001:db8::7]", "2001:db8::7"):
             self.refused(
-                head(host=host), "Host is not a destination, as edge-1:10250 is one", "no port"
+                head(host=host), "Host is not a destination such as edge-1:10250", "no port"
             )
         self.refused(head(x_tunnel_proxy_dest="edge-1"), "X-Tunnel-Proxy-Dest is not a destination")
 

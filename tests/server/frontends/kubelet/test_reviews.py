@@ -162,13 +162,13 @@ class ReviewsTests(SynchronousTestCase):
         self.client.fail(ApiUnreachable("https://10.96.0.1 does not answer"))
         self.assertEqual(USER, self.successResultOf(self.user_of("good")))
         self.assertTrue(self.successResultOf(self.is_allowed()))
-        self.fails(self.user_of("other"), "no TokenReview", "10.96.0.1 does not answer")
+        self.fails(self.user_of("other"), "create a TokenReview", "10.96.0.1 does not answer")
         self.client.recover()
         self.assertIsNone(self.successResultOf(self.user_of("other")))
         self.assertIsNone(self.reviews.problem())
         self.assertEqual({"token": 1}, self.counters.failures)
         [line] = self.lines
-        self.assertIn("callers cannot be reviewed: no TokenReview", line)
+        self.assertIn("callers cannot be reviewed: the Kubernetes API", line)
 
     def test_not_permitted(self):
         """If this server may not request reviews, the missing role is named."""
@@ -191,7 +191,7 @@ class ReviewsTests(SynchronousTestCase):
             ApiError(500, "InternalError", "etcd is gone"),
         ):
             self.client.fail(error)
-            self.fails(self.user_of("x"), "no TokenReview", str(error))
+            self.fails(self.user_of("x"), "create a TokenReview", str(error))
         self.client.recover()
         for status in (None, [], "yes"):
             self.status = status
@@ -239,7 +239,7 @@ class ReviewsTests(SynchronousTestCase):
         self.client.hold()
         pending = [self.user_of(f"token-{number}") for number in range(MAX_REVIEWS + 5)]
         error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
-        self.assertIn("5 others wait", str(error))
+        self.assertIn("5 other callers wait", str(error))
         self.assertEqual({"token": 1}, self.counters.failures)
         self.assertIsNone(self.reviews.problem())
         self.client.release()
@@ -252,7 +252,7 @@ class ReviewsTests(SynchronousTestCase):
         self.client.hold()
         pending = [self.user_of("good") for _ in range(5)]
         error = self.failureResultOf(self.user_of("good"), ReviewFailed).value
-        self.assertIn("5 others wait", str(error))
+        self.assertIn("5 other callers wait", str(error))
         pending.append(self.user_of("other"))
         self.client.release()
         self.successResultOf(gatherResults(pending))

@@ -340,7 +340,7 @@ class NamedTests(ListenerTestCase):
         )
         self.assertEqual(self.factory.stats.refused, {Refusal.OVERLOADED: 1})
         (warning,) = self.warnings
-        self.assertIn("from 192.0.2.0 to a node that is not known yet is refused: 3", warning)
+        self.assertIn("from 192.0.2.0 to an unknown node is refused: 3", warning)
         fourth.receive(client_hello("edge-1"))
         self.assertEqual(len(self.session.dials), 1)
         first.turns()

@@ -140,12 +140,14 @@ class Authorization:
         try:
             token = bearer_token(request.exchange.head)
         except BadToken as error:
-            raise _Refused(401, f"who asks is not known: {error}", "unauthenticated") from None
+            raise _Refused(
+                401, f"the caller is not authenticated: {error}", "unauthenticated"
+            ) from None
         if token is None:
             raise _Refused(
                 401,
-                "who asks is not known: this port takes a client certificate of the cluster's"
-                " authority, or a bearer token (Authorization)",
+                "the caller is not authenticated: this port accepts a client certificate of the"
+                " cluster's authority, or a bearer token (Authorization)",
                 "unauthenticated",
             )
         # Set before the review: a token that was meant for this server must not reach a kubelet,
@@ -175,7 +177,7 @@ class Authorization:
             else:
                 raise self._denied(request, user, desired)
         except ReviewFailed as error:
-            raise _unavailable(f"what {user.name!r} may do", error) from None
+            raise _unavailable(f"the permission of {user.name!r}", error) from None
         # During the reviews the address may have changed to another node.
         if node and self._node_of(destination) != node:
             raise _Refused(

@@ -68,11 +68,11 @@ def _host_and_port(head: RequestHead) -> tuple[str, int]:
     if not text:
         name, text = "Host", _single(head, b"host")
     if not text:
-        raise HeadError(400, f"the request has no Host: write host:port, as {_EXAMPLE}")
+        raise HeadError(400, f"the request has no Host: write host:port, such as {_EXAMPLE}")
     try:
         return split_authority(text)
     except BadAuthority as error:
-        text = f"{name} is not a destination, as {_EXAMPLE} is one: {error}"
+        text = f"{name} is not a destination such as {_EXAMPLE}: {error}"
         raise HeadError(400, text) from None
 
 

@@ -102,7 +102,7 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
     histogram(
         f"{_PREFIX}proxied_request_duration_seconds",
         "How long requests to kubelets took, from the head of the request to the end of the "
-        "answer; without upgrades, and without those that follow or watch. Compare with the "
+        "response; without upgrades, and without those that follow or watch. Compare with the "
         "round trip time of the node: a request on a pooled connection needs one, a new "
         "connection three more.",
         lambda stats: stats.counters.durations,
@@ -133,16 +133,16 @@ METRICS: tuple[Metric[InterceptionStats], ...] = (
     gauge(
         f"{_PREFIX}kubelet_waiting_requests",
         "Requests that wait now because the connections to their kubelet are at the bound. More "
-        "than 0 for long: a kubelet is too slow for what is asked of it; in_proxy_requests and "
+        "than 0 for long: a kubelet is too slow for its requests; in_proxy_requests and "
         "the log say by whom.",
         lambda stats: stats.pool.waiting,
     ),
     counter(
         f"{_PREFIX}kubelet_pool_events",
-        "Events of the connection pools for kubelets: reuse, a kept connection was used; connect,"
+        "Events of the connection pools for kubelets: reuse, an idle connection was used; connect,"
         " a connection was attempted, of which connect_failed have failed; refusal, the caller got"
         " 503 because the limit of connections to one kubelet was reached (docs/limits.md). Many"
-        " connects and few reuses: requests are rarer than connections are kept, or kubelets close"
+        " connects and few reuses: connections time out between the requests, or kubelets close"
         " them.",
         lambda stats: stats.pool.events(),
         "event",

@@ -36,7 +36,7 @@ class IMiddleware(Interface):
 class IMiddlewareMaker(IPlugin):
     """Creates a middleware when the server starts."""
 
-    name: str = Attribute("`str`: what ``--middleware`` calls it.")
+    name: str = Attribute("`str`: its name for ``--middleware``.")
     informers: Sequence[str] = Attribute(
         "`Sequence[str]`: the kinds of Kubernetes objects that it has to know, of those in "
         "``yurttunnel.cluster.kinds``, as ``Node``. With any it is refused in the "

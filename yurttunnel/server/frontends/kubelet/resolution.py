@@ -151,6 +151,6 @@ def listed(names: list[str]) -> str:
 
 def _ambiguous(host: str, names: list[str]) -> str:
     return (
-        f"{host} is the address of {len(names)} nodes: {listed(names)}; say which one by its name,"
+        f"{host} is the address of {len(names)} nodes: {listed(names)}; name one of them,"
         f" as X-Tunnel-Proxy-Host: {names[0]}"
     )

@@ -200,7 +200,7 @@ class Reviews(Service):
         if waiting >= MAX_WAITING_REVIEWS:
             self._counters.failures[kind] += 1
             raise ReviewFailed(
-                f"{MAX_WAITING_REVIEWS} others wait for the Kubernetes API to review them"
+                f"{MAX_WAITING_REVIEWS} other callers wait for a review by the Kubernetes API"
             )
 
     async def _review(self, kind: str, resource: Resource, body: Object) -> Object:
@@ -228,10 +228,10 @@ def _problem(resource: Resource, error: Exception) -> str:
         return f"the Kubernetes API has not answered a {resource.kind} in {REVIEW_TIMEOUT:g} s"
     if isinstance(error, NotAllowed) and error.status == 403:
         return (
-            f"this server may not ask who callers are and what they may do: its ClusterRole needs"
+            f"this server may not review callers: its ClusterRole needs"
             f" apiGroups [{resource.group}] resources [{resource.plural}] verbs [create] ({error})"
         )
-    return f"no {resource.kind} could be had of the Kubernetes API: {error}"
+    return f"the Kubernetes API did not create a {resource.kind}: {error}"
 
 
 def _access_spec(user: User, access: Access) -> Object:

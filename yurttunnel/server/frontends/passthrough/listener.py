@@ -164,7 +164,7 @@ class PassthroughProtocol(DialingConnection):
         self._hello = ClientHelloReader()
         self._original: SocketAddress | None = None
         self._port: int | None = None
-        self._target = "a node that is not known yet"
+        self._target = "an unknown node"
         self._is_counted = False
 
     def connectionMade(self) -> None:
