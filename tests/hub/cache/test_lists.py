@@ -196,11 +196,12 @@ class ReplaceTests(CacheTestCase):
 
     def test_without_versions(self) -> None:
         """For objects without versions, such as metrics, the last one is stored."""
-        for body in (b"1", b"2"):
-            tell_list(self.cache, [item("a", "", body=body)], "")
-            self.assertEqual([body], [each.body for each in self.read()[2]])
-        tell_list(self.cache, [], "")
-        self.assertEqual([], self.read()[2])
+        for version in ("", "0"):
+            for body in (b"1", b"2"):
+                tell_list(self.cache, [item("a", version, body=body)], version)
+                self.assertEqual([body], [each.body for each in self.read()[2]])
+            tell_list(self.cache, [], version)
+            self.assertEqual([], self.read()[2])
 
     def test_versions_that_are_no_numbers(self) -> None:
         """If versions of another API server cannot be compared, the last object is stored."""

@@ -135,8 +135,8 @@ def _put(rows: int) -> str:
         " node = excluded.node, size = excluded.size, body = excluded.body"
         " WHERE excluded.version > version"
         " OR (typeof(version) = 'text' AND excluded.version <> version)"
-        # Metrics and similar objects have no version.
-        " OR (excluded.version = '' AND excluded.body <> body)"
+        # Metrics and similar objects have no version, or 0.
+        " OR (excluded.version IN ('', 0) AND excluded.version = version AND excluded.body <> body)"
         " OR (excluded.version < version AND version <= ?)"
     )
 
