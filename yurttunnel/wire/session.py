@@ -50,7 +50,6 @@ from yurttunnel.wire.parser import FrameParser
 from yurttunnel.wire.receiver import Receiver
 from yurttunnel.wire.send_queue import MAX_CONTROL, SendQueue
 from yurttunnel.wire.session_events import OpenRefused, SessionEvents, SessionState
-from yurttunnel.wire.stats import SessionStats
 from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamState
 from yurttunnel.wire.stream_table import Side, StreamTable
 
@@ -190,25 +189,33 @@ class Session:
         """The memory budget for the streams' windows."""
         return self._receiver.budget
 
-    def stats(self) -> SessionStats:
-        """Return a snapshot of the session's state, for diagnosis."""
+    def stats(self) -> dict[str, object]:
+        """Return a snapshot of the session's state, for diagnosis; sizes are in bytes.
+
+        ``window`` is the session's receive window. The peer may send ``credit_given`` more payload,
+        and this end ``credit_left``. ``held`` is received data that is not consumed yet.
+        ``control_queued`` is the size of the queued control frames. ``unacknowledged`` data is in
+        flight, ``most_unacknowledged`` may be, and ``to_send_again`` is still to be retransmitted
+        after a lost connection. ``chunk`` is written to the connection in one call. ``memory_used``
+        of ``memory_limit`` is promised to the peer's streams or unacknowledged.
+        """
         send_queue, window = self._send_queue, self._receiver.window
-        return SessionStats(
-            state=self.state.value,
-            going_away=self.draining,
-            peer_going_away=self.peer_draining,
-            window=window.size,
-            credit_given=window.limit - window.received,
-            held=window.received - window.consumed,
-            credit_left=send_queue.payload_limit - send_queue.payload_sent,
-            control_queued=send_queue.control_size,
-            unacknowledged=self.unacknowledged,
-            most_unacknowledged=send_queue.bdp.max_unacknowledged,
-            to_send_again=sum(map(len, send_queue.log.to_retransmit)),
-            chunk=send_queue.bdp.chunk,
-            memory_used=self.memory.used,
-            memory_limit=self.memory.limit,
-        )
+        return {
+            "state": self.state.value,
+            "going_away": self.draining,
+            "peer_going_away": self.peer_draining,
+            "window": window.size,
+            "credit_given": window.limit - window.received,
+            "held": window.received - window.consumed,
+            "credit_left": send_queue.payload_limit - send_queue.payload_sent,
+            "control_queued": send_queue.control_size,
+            "unacknowledged": self.unacknowledged,
+            "most_unacknowledged": send_queue.bdp.max_unacknowledged,
+            "to_send_again": sum(map(len, send_queue.log.to_retransmit)),
+            "chunk": send_queue.bdp.chunk,
+            "memory_used": self.memory.used,
+            "memory_limit": self.memory.limit,
+        }
 
     def can_resume(self, peer_received: int) -> bool:
         """Return whether a peer with ``peer_received`` bytes can resume."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -69,7 +68,7 @@ def _describe_all(sessions: list[TunnelSession], now: float) -> dict[str, object
 
 
 def _session(session: TunnelSession, streams: list[dict[str, object]]) -> dict[str, object]:
-    """Describe a session: sizes in bytes, durations in seconds; see SessionFigures."""
+    """Describe a session: sizes in bytes, durations in seconds; see :meth:`Session.stats`."""
     total = len(session.wire.streams)
     return {
         "peer": session.peer_name,
@@ -80,7 +79,7 @@ def _session(session: TunnelSession, streams: list[dict[str, object]]) -> dict[s
         "connection_busy": session.busy,
         "resumptions": session.resumptions,
         "rtt_seconds": session.wire.round_trip,
-        **dataclasses.asdict(session.wire.stats()),
+        **session.wire.stats(),
         "streams_total": total,
         "streams_left_out": total - len(streams),
         "streams": streams,
