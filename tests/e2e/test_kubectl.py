@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import random
 import re
-import socket
 import sys
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, gatherResults
-from twisted.internet.threads import deferToThread
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SkipTest
 
 from tests.e2e.kubectl import Kubectl, Quickstart, find_kubectls
-from tests.e2e.support import EndToEndTestCase
+from tests.e2e.kubectl_use import MEBIBYTE, KubectlTestCase
 from tests.processes import children_of
-
-MEBIBYTE = 1024 * 1024
-
-COPIED = 50 * MEBIBYTE
 
 WEB = """
 import socketserver, threading, time
@@ -54,7 +47,7 @@ for line in sys.stdin:
 versions = find_kubectls()
 
 
-class QuickstartTestCase(EndToEndTestCase):
+class QuickstartTestCase(KubectlTestCase):
     """A test case with a quickstart and a kubectl of :attr:`version`."""
 
     version = ""
@@ -84,19 +77,6 @@ class QuickstartTestCase(EndToEndTestCase):
         if self.version not in versions:
             raise SkipTest("kubectl is not installed")
         return Kubectl(reactor, versions[self.version], quickstart)
-
-    def start_kubectl(self, kubectl: Kubectl, *arguments: str, **options):
-        """Start a kubectl, which is ended with the test at the latest."""
-        running = kubectl.start(*arguments, **options)
-
-        def end():
-            if running.running:
-                running.kill()
-                return Deferred.fromCoroutine(running.finished())
-            return None
-
-        self.addCleanup(end)
-        return running
 
     async def run_pod(self, kubectl: Kubectl, name: str, program: str) -> None:
         """Have a pod run a Python program, and wait until it does."""
@@ -193,11 +173,7 @@ class KubectlTests:
         missing = await kubectl.run("exec", "echo", "--", "no-such-program")
         self.assertNotEqual(missing.status, 0)
         self.assertIn(b"no-such-program", missing.error)
-        shell = self.start_kubectl(kubectl, "exec", "-it", "echo", "--", "sh", tty=(100, 40))
-        await shell.wait_for_output(r"[#$] ")
-        await self.eventually(lambda: shell.reported_size("40 100"), "the shell sees its size")
-        shell.resize(120, 50)
-        await self.eventually(lambda: shell.reported_size("50 120"), "the shell sees the new size")
+        shell = await self.open_terminal(kubectl, "echo")
         # By then the child has executed its program. A signal before that would be lost, and the
         # child would continue: dash's handler only sets a flag, which ends with exec.
         shell.transport.write(b"sh -c 'echo begun; exec sleep 100'\n")
@@ -209,13 +185,7 @@ class KubectlTests:
         await shell.wait_for_output("still 42")
         shell.transport.write(b"exit 7\n")
         self.assertEqual((await shell.finished(10)).status, 7)
-        attached = self.start_kubectl(kubectl, "attach", "-i", "echo")
-        attached.transport.write(b"is anybody there\n")
-        await attached.wait_for_output("heard is anybody there\n")
-        # The order of the two outputs is not defined.
-        await self.eventually(lambda: b"noise\n" in attached.error, "its other output is there")
-        attached.signal("INT")
-        await attached.finished(10)
+        await self.attach(kubectl, "echo")
         self.assertIn("heard is anybody there", await kubectl.output("logs", "echo"))
         await kubectl.output("delete", "pod", "echo", "--grace-period=1", seconds=20)
         await self.assert_no_requests(quickstart)
@@ -253,25 +223,8 @@ class KubectlTests:
         kubectl = self.kubectl(quickstart)
         await self.run_pod(kubectl, "web", WEB)
         port = await self.port_of(kubectl, "web")
-        forward = self.start_kubectl(kubectl, "port-forward", "web", f":{port}")
-        local = int((await forward.wait_for_output(r"Forwarding from 127\.0\.0\.1:(\d+)"))[1])
-        questions = [random.randbytes(MEBIBYTE // 2).hex().encode() for _ in range(6)]
-        requests = [deferToThread(ask, local, question) for question in questions]
-        answers = await gatherResults(requests, consumeErrors=True)
-        for question, answer in zip(questions, answers, strict=True):
-            self.assertEqual(sha256(answer), sha256(question.upper()))
-        forward.signal("INT")
-        await forward.finished(10)
-        content = random.randbytes(COPIED)
-        sent, returned = f"{self.directory}/sent", f"{self.directory}/returned"
-        with open(sent, "wb") as file:
-            file.write(content)
-        await kubectl.output("cp", sent, "web:big", seconds=90)
-        there = await kubectl.output("exec", "web", "--", "sha256sum", "big")
-        self.assertEqual(there.split()[0], sha256(content))
-        await kubectl.output("cp", "web:big", returned, seconds=90)
-        with open(returned, "rb") as file:
-            self.assertEqual(sha256(file.read()), sha256(content))
+        await self.forward_port(kubectl, "web", port, 6, MEBIBYTE)
+        await self.copy(kubectl, "web")
 
 
 for _version in versions or ("",):
@@ -282,19 +235,3 @@ for _version in versions or ("",):
         {"version": _version, "__doc__": f"kubectl {_version}.", "__module__": __name__},
     )
 del _name, _version
-
-
-def ask(port: int, question: bytes) -> bytes:
-    """Send data, end the direction, and read the answer to its end."""
-    with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
-        connection.sendall(question)
-        connection.shutdown(socket.SHUT_WR)
-        answer = bytearray()
-        while data := connection.recv(65536):
-            answer += data
-        return bytes(answer)
-
-
-def sha256(data: bytes) -> str:
-    """The digest of some data, in hex."""
-    return hashlib.sha256(data).hexdigest()

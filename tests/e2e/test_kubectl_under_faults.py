@@ -14,12 +14,8 @@ from twisted.internet.utils import getProcessOutputAndValue
 
 from tests.e2e.faults import FaultProxy
 from tests.e2e.kubectl import Kubectl, Quickstart
-from tests.e2e.test_kubectl import (
-    WEB,
-    QuickstartTestCase,
-    sha256,
-    versions,
-)
+from tests.e2e.kubectl_use import sha256
+from tests.e2e.test_kubectl import WEB, QuickstartTestCase, versions
 from tests.processes import children_of
 
 MEBIBYTE = 1024 * 1024

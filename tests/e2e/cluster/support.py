@@ -10,8 +10,8 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
 from tests.e2e.cluster.world import NODES, World
+from tests.e2e.kubectl_use import KubectlTestCase
 from tests.e2e.programs import Program
-from tests.e2e.support import EndToEndTestCase
 
 TICKER = """
 import itertools, time
@@ -21,7 +21,7 @@ for number in itertools.count():
 """
 
 
-class ClusterTestCase(EndToEndTestCase):
+class ClusterTestCase(KubectlTestCase):
     """A test case with a cluster, which is removed at its end."""
 
     """Additional flags of the servers."""
@@ -83,19 +83,6 @@ class ClusterTestCase(EndToEndTestCase):
         }
         await world.kubectl.output("apply", "-f", "-", stdin=json.dumps(pod).encode())
         await world.kubectl.output("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=50s")
-
-    def start_kubectl(self, world: World, *arguments: str, **options):
-        """Start a kubectl, which ends with the test at the latest."""
-        running = world.kubectl.start(*arguments, **options)
-
-        def end():
-            if running.running:
-                running.kill()
-                return Deferred.fromCoroutine(running.finished())
-            return None
-
-        self.addCleanup(end)
-        return running
 
     async def logs(self, world: World, name: str) -> str:
         """Return the end of a pod's log."""

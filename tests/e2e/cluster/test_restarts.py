@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred
 
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import SERVERS
-from tests.e2e.test_kubectl import sha256
+from tests.e2e.kubectl_use import sha256
 
 MEBIBYTE = 1024 * 1024
 COPIED = 8 * MEBIBYTE
@@ -61,13 +61,20 @@ class RestartTests(ClusterTestCase):
         for index in (0, 1):
             # The API prefers the server that ends, and uses its connections.
             world.servers = [SERVERS[index], SERVERS[1 - index]]
-            follow = self.start_kubectl(world, "logs", "-f", "web")
+            follow = self.start_kubectl(world.kubectl, "logs", "-f", "web")
             await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
             command = self.start_kubectl(
-                world, "exec", "web", "--", "sh", "-c", "echo begun; sleep 5; echo done; exit 5"
+                world.kubectl,
+                *("exec", "web", "--", "sh", "-c", "echo begun; sleep 5; echo done; exit 5"),
+                "exec",
+                "web",
+                "--",
+                "sh",
+                "-c",
+                "echo begun; sleep 5; echo done; exit 5",
             )
             await command.wait_for_output("begun")
-            copying = self.start_kubectl(world, "cp", str(sent), f"web:copy-{index}")
+            copying = self.start_kubectl(world.kubectl, "cp", str(sent), f"web:copy-{index}")
             await self.eventually(
                 lambda name=f"copy-{index}": any(world.directory.rglob(name)), "it arrives"
             )
@@ -86,7 +93,7 @@ class RestartTests(ClusterTestCase):
             self.assertGreater(ended - began, DRAIN_SECONDS - 1)
             remote = await world.kubectl.output("exec", "web", "--", "sha256sum", f"copy-{index}")
             self.assertEqual(remote.split()[0], sha256(content))
-            again = self.start_kubectl(world, "logs", "-f", "web")
+            again = self.start_kubectl(world.kubectl, "logs", "-f", "web")
             await again.wait_for_output(r"tick 0\n(tick \d+\n){20}")
             again.kill()
 
@@ -95,7 +102,7 @@ class RestartTests(ClusterTestCase):
         world = await self.start_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
         open_command = self.start_kubectl(
-            world, "exec", "web", "--", "sh", "-c", "echo on; sleep 4"
+            world.kubectl, "exec", "web", "--", "sh", "-c", "echo on; sleep 4"
         )
         await open_command.wait_for_output("on")
         self.servers[0].signal(signal.SIGTERM)
@@ -110,7 +117,7 @@ class RestartTests(ClusterTestCase):
         and again when the next one has started, through either server."""
         world = await self.start_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")
-        follow = self.start_kubectl(world, "logs", "-f", "web")
+        follow = self.start_kubectl(world.kubectl, "logs", "-f", "web")
         await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
         old = self.agents["edge-1"]
         began = reactor.seconds()
@@ -136,7 +143,7 @@ class RestartTests(ClusterTestCase):
         follows = []
         for index in (0, 1):
             world.servers.reverse()
-            follows.append(self.start_kubectl(world, "logs", "-f", "web"))
+            follows.append(self.start_kubectl(world.kubectl, "logs", "-f", "web"))
             await follows[-1].wait_for_output(r"tick 0\n(tick \d+\n){20}")
             await self.carries(1 - index, 1)
         self.agents["edge-1"].kill()

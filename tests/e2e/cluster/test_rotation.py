@@ -51,8 +51,8 @@ class Work:
         self._case = case
         self._world = world
         self._pod = pod
-        self._follow = case.start_kubectl(world, "logs", "-f", pod)
-        self._shell = case.start_kubectl(world, "exec", "-i", pod, "--", "sh")
+        self._follow = case.start_kubectl(world.kubectl, "logs", "-f", pod)
+        self._shell = case.start_kubectl(world.kubectl, "exec", "-i", pod, "--", "sh")
         self._round_trips = 0
 
     async def assert_progress(self) -> None:

@@ -65,12 +65,12 @@ class WayTests(ClusterTestCase):
     async def test_sibling_that_drains(self):
         """Streams through a draining sibling continue until its drain timeout."""
         world = await self.indirect_cluster()
-        follow = self.start_kubectl(world, "logs", "-f", "web")
+        follow = self.start_kubectl(world.kubectl, "logs", "-f", "web")
         await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
         followed = Deferred.fromCoroutine(follow.finished(40))
         followed.addCallback(lambda finished: (finished.out, reactor.seconds()))
         command = self.start_kubectl(
-            world, "exec", "web", "--", "sh", "-c", "echo begun; sleep 5; echo done; exit 5"
+            world.kubectl, "exec", "web", "--", "sh", "-c", "echo begun; sleep 5; echo done; exit 5"
         )
         await command.wait_for_output("begun")
         began = reactor.seconds()
@@ -93,7 +93,7 @@ class WayTests(ClusterTestCase):
         caller."""
         world = await self.indirect_cluster()
         command = self.start_kubectl(
-            world, "exec", "web", "--", "sh", "-c", "echo begun; sleep 7; echo done; exit 5"
+            world.kubectl, "exec", "web", "--", "sh", "-c", "echo begun; sleep 7; echo done; exit 5"
         )
         await command.wait_for_output("begun")
         self.servers[0].signal(signal.SIGTERM)
@@ -138,7 +138,7 @@ class WayTests(ClusterTestCase):
         )
         world.servers = [SERVERS[1 - index], SERVERS[index]]
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
-        follow = self.start_kubectl(world, "logs", "-f", "web")
+        follow = self.start_kubectl(world.kubectl, "logs", "-f", "web")
         await follow.wait_for_output(r"tick 0\n(tick \d+\n){20}")
         self.servers[index].signal(signal.SIGTERM)
         await self.connected([self.servers[1 - index]], ["edge-1"])

@@ -13,7 +13,8 @@ from tests.e2e.hub.cloud import KINDS, NODE, Cloud
 from tests.e2e.hub.kubectls import KubectlTestCase
 from tests.e2e.hub.programs import Hub
 from tests.e2e.kubectl import Kubectl
-from tests.e2e.test_kubectl import WEB, ask
+from tests.e2e.kubectl_use import ask
+from tests.e2e.test_kubectl import WEB
 
 MANIFEST = {
     "apiVersion": "v1",
