@@ -16,8 +16,8 @@ from yurttunnel.kube.errors import (
     NotAllowed,
     WatchInterrupted,
 )
-from yurttunnel.kube.pages import FIRST_PAGE, PAGE_BYTES
 from yurttunnel.kube.resources import NODES, PODS
+from yurttunnel.kube.responses import FIRST_PAGE, PAGE_BYTES
 
 
 class WatchTests(AnswersTestCase):

@@ -8,7 +8,7 @@ from zope.interface.verify import verifyObject
 from yurtlab.api.access import IAuthorizer, Request, User
 from yurtlab.api.errors import ApiError
 from yurtlab.api.resources import RESOURCES, Routes
-from yurttunnel.quickstart.access import NodeAndMasters
+from yurttunnel.quickstart.trust import NodeAndMasters
 
 NODE = User("system:node:edge-1", ("openyurt:yurthub", "system:nodes", "system:authenticated"))
 POD = "/api/v1/namespaces/default/pods/web"

@@ -29,9 +29,8 @@ from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.endpoints import ApiEndpoint, host_field
 from yurttunnel.kube.errors import ApiUnreachable, WatchInterrupted
 from yurttunnel.kube.interfaces import IKubeClient
-from yurttunnel.kube.pages import PageLimits
 from yurttunnel.kube.resources import Object, Resource
-from yurttunnel.kube.responses import Body, Events, described, error_response
+from yurttunnel.kube.responses import Body, Events, PageLimits, described, error_response
 from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.tunnel.reactor import IReactor
 

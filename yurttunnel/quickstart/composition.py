@@ -31,11 +31,10 @@ from yurttunnel.proxy import process as proxy
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.proxy.settings import Settings as ProxySettings
 from yurttunnel.quickstart import check_requests
-from yurttunnel.quickstart.access import NodeAndMasters
 from yurttunnel.quickstart.edge import EdgeNode
 from yurttunnel.quickstart.options import ADDRESS, Settings
 from yurttunnel.quickstart.service import CheckRun, LockedState, RestartableService, StartupMonitor
-from yurttunnel.quickstart.trust import QuickstartTrust
+from yurttunnel.quickstart.trust import NodeAndMasters, QuickstartTrust
 from yurttunnel.quickstart.tunneled_nodes import TunneledNodes
 from yurttunnel.server import command as server
 from yurttunnel.server.options import Options as ServerOptions
