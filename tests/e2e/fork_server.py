@@ -23,9 +23,11 @@ import struct
 import subprocess
 import sys
 from contextlib import suppress
+from pathlib import Path
 
 from tests.e2e.network.namespaces import enter
 from tests.garbage import collect_as_usual
+from tests.watchdog import SECONDS_ELSEWHERE
 
 _REQUEST_BYTES = 1 << 17
 """The maximum length of a request: arguments and environment."""
@@ -71,12 +73,23 @@ class ForkServer:
     def __init__(self) -> None:
         self._connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            subprocess.run(
+            started = subprocess.run(
                 [sys.executable, "-m", __name__, str(other.fileno())],
                 check=True,
                 stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
                 pass_fds=[other.fileno()],
             )
+        self._stat = Path("/proc", started.stdout.decode(), "stat")
+        self._seconds = 0.0
+        SECONDS_ELSEWHERE.append(self._processor)
+
+    def _processor(self) -> float:
+        """Return the CPU seconds of the programs that have ended."""
+        with suppress(FileNotFoundError):
+            fields = self._stat.read_text().rpartition(")")[2].split()
+            self._seconds = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
+        return self._seconds
 
     def start(
         self, arguments: list[str], log: int, directory: str, environment: dict[str, str]
@@ -186,8 +199,10 @@ def _become(request: bytes, descriptors: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    if os.fork() != 0:
+    if (server := os.fork()) != 0:
+        os.write(1, str(server).encode())
         os._exit(0)
+    os.dup2(2, 1)
     # Ctrl-C ends the tests, which end this process.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     _load()
