@@ -27,17 +27,20 @@ class GarbageTests(SynchronousTestCase):
         self.assertGreater(WITHIN_A_TEST, USUAL[2])
 
     def test_between_tests(self) -> None:
-        """After a test a full collection runs if it is due, and not otherwise."""
-        looked: list[int] = []
+        """After a test a full collection runs if it is due, and not otherwise; its survivors are
+        frozen.
+        """
+        done: list[str] = []
         count = garbage.BETWEEN_TESTS - 1
         self.patch(gc, "get_count", lambda: (0, 0, count))
-        self.patch(gc, "collect", lambda: looked.append(count))
+        self.patch(gc, "collect", lambda: done.append("collect"))
+        self.patch(gc, "freeze", lambda: done.append("freeze"))
         test = SynchronousTestCase("id")
         test.run(TestResult())
-        self.assertEqual([], looked)
+        self.assertEqual([], done)
         count += 1
         test.run(TestResult())
-        self.assertEqual([count], looked)
+        self.assertEqual(["collect", "freeze"], done)
 
     def test_programs(self) -> None:
         """A program that tests start collects as often as a user's does."""
