@@ -50,7 +50,7 @@ def _cleanup(reactor: IReactor) -> IService:
 
     programs = Programs(reactor)
     rules = (
-        IptablesRules(programs, host_address),
+        IptablesRules(reactor, programs, host_address),
         Nftables(reactor, programs, lambda _: gather(())),
     )
     return CleanupTask(reactor, "--cleanup", lambda: remove_everything(rules), SteeringFailed)

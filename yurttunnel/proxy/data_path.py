@@ -93,7 +93,7 @@ async def select_data_path(
         return address_for_all(node.facts, host, version)
 
     iptables = IptablesRules(
-        programs, host, settings.node_port_networks, settings.masquerade.pods, for_all
+        reactor, programs, host, settings.node_port_networks, settings.masquerade.pods, for_all
     )
     networks = Networks(settings.node_port_networks, settings.masquerade.pods)
     versions = [version for version in (4, 6) if has_family(version)]

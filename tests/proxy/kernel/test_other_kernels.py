@@ -6,7 +6,6 @@ import errno
 import os
 
 from twisted.internet import reactor
-from twisted.internet.task import Clock
 from twisted.logger import capturedLogs
 
 from tests.proxy.kernel.lab import CLUSTER
@@ -42,7 +41,7 @@ class OtherKernelTests(KernelTestCase):
     async def test_without_nft(self):
         """The error says what is not installed."""
         self.assertIn(
-            "nft is not installed", await kernel_mode_available(Clock(), FakePrograms(), 4)
+            "nft is not installed", await kernel_mode_available(reactor, FakePrograms(), 4)
         )
 
     async def test_a_kernel_without_tables_of_processes(self):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from twisted.internet.defer import Deferred, fail, succeed
@@ -12,6 +13,7 @@ from zope.interface import implementer
 from zope.interface.verify import verifyObject
 
 from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.ops import slices
 from yurttunnel.ops.slices import gather
 from yurttunnel.proxy.interfaces import IRules, PartlyApplied
 from yurttunnel.proxy.rules.choice import choose, remove_everything
@@ -205,6 +207,10 @@ class ChoiceTests(SynchronousTestCase):
 class CleanupTests(SynchronousTestCase):
     """What ``--cleanup`` removes."""
 
+    def setUp(self):
+        """Do all work in one turn: a collection of garbage might add some."""
+        self.patch(slices, "WORK_SECONDS", math.inf)
+
     def removed(self, *of):
         """Remove; return what is done at once."""
         return Deferred.fromCoroutine(remove_everything(of))
@@ -226,7 +232,7 @@ class CleanupTests(SynchronousTestCase):
         programs = FakePrograms()
         self.patch(detection, "PROC_NET", Path(self.mktemp()))
         kinds = (
-            IptablesRules(programs, {}.get),
+            IptablesRules(Clock(), programs, {}.get),
             Nftables(Clock(), programs, lambda proxied: gather(())),
         )
         self.assertEqual([], self.successResultOf(self.removed(*kinds)))

@@ -14,6 +14,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import run
+from tests.ops.status_pages import finished
 from tests.steering.firewall.machines import BASES, CountedPrograms, use_own_lock
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import PartlyApplied, ProxiedService
@@ -132,7 +133,7 @@ class IptablesContract:
 
     def new_rules(self, host_for_all=no_address):
         """Make the rules of a proxy that has just started."""
-        return IptablesRules(self.programs, HOSTS.get, host_for_all=host_for_all)
+        return IptablesRules(reactor, self.programs, HOSTS.get, host_for_all=host_for_all)
 
     def save(self):
         """Return all lines of both tables and families."""
@@ -189,7 +190,9 @@ class IptablesContract:
         await self.new_rules(host_for_all).apply(self.proxied)
         shown = self.save()
         for version, base in BASES.items():
-            wanted = PortalRules(version).rules(self.proxied, HOSTS[version], host_for_all(version))
+            wanted = finished(
+                PortalRules(version).rules(self.proxied, HOSTS[version], host_for_all(version))
+            )
             for table, rules in wanted.items():
                 for chain, some in rules.chains.items():
                     found = [
@@ -426,7 +429,7 @@ class NftTests(IptablesContract, TestCase):
     async def test_host_address(self):
         """Another address of this machine requires other rules."""
         hosts = dict(HOSTS)
-        self.rules = IptablesRules(self.programs, hosts.get)
+        self.rules = IptablesRules(reactor, self.programs, hosts.get)
         await self.rules.apply(self.proxied)
         hosts[4] += 1
         calls, applied = await self.calls(self.proxied)
@@ -464,7 +467,7 @@ class OtherBackEndTests(TestCase):
         for command in KUBE_PROXY:
             run("iptables-legacy", *shlex.split(command.format(gone="10.96.0.99")))
         programs = CountedPrograms(Programs(reactor))
-        rules = IptablesRules(programs, HOSTS.get)
+        rules = IptablesRules(reactor, programs, HOSTS.get)
         await rules.apply(services(4))
         self.assertEqual("iptables (nft)", rules.backend)
         removed = ["removed the chains KUBE-PORTALS-CONTAINER of IPv4 (legacy)"]
@@ -481,6 +484,6 @@ class OtherBackEndTests(TestCase):
         proc_net = Path(self.mktemp())
         proc_net.mkdir()
         self.patch(detection, "PROC_NET", proc_net)
-        rules = IptablesRules(Programs(reactor), HOSTS.get)
+        rules = IptablesRules(reactor, Programs(reactor), HOSTS.get)
         self.assertTrue((await rules.apply([*services(4), *services(6)])).differences)
         self.assertNotIn("KUBE", run("ip6tables-nft-save", "-t", "nat"))

@@ -73,7 +73,7 @@ class PacketsContract(Networks):
             self.udp_pods = [self.socket(socket.SOCK_DGRAM) for _ in range(4)]
         # For this back end and family only: detection is tested elsewhere.
         run(*f"{BASES[4]}-{self.back_end} -w 20 -t mangle -N KUBE-IPTABLES-HINT".split())
-        self.rules = IptablesRules(Programs(reactor), host_address)
+        self.rules = IptablesRules(reactor, Programs(reactor), host_address)
 
     def address(self, last):
         """Return an address of a portal."""
@@ -254,7 +254,7 @@ class PacketsContract(Networks):
         internal, *_, balancer, node_port = self.all_portals()
         bits = 24 if self.version == 4 else 64
         pods = ip_network(f"{PODS[self.version][0]}/{bits}", strict=False)
-        rules = IptablesRules(Programs(reactor), host_address, pods=[pods])
+        rules = IptablesRules(reactor, Programs(reactor), host_address, pods=[pods])
         await rules.apply(
             [
                 self.proxied(internal, scope=Scope.INTERNAL),

@@ -8,6 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
+from tests.ops.status_pages import finished
 from tests.steering.firewall.fakes import FakeTable
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.chains import PROXY
@@ -63,7 +64,7 @@ TABLES = st.sampled_from(PROXY.tables)
 
 def rules_of(table, proxied):
     """Return the desired rules of one table."""
-    return PortalRules(4).rules(proxied, HOST)[table]
+    return finished(PortalRules(4).rules(proxied, HOST))[table]
 
 
 def changed(table, desired):

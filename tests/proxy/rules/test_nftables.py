@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 
@@ -17,6 +18,7 @@ from tests.ops.status_pages import finished
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import CountedPrograms
+from yurttunnel.ops import slices
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.rules.nftables.parts import user_part
@@ -357,6 +359,10 @@ class NftablesTests(TestCase):
 
 class RefusalTests(SynchronousTestCase):
     """Messages about errors of nft."""
+
+    def setUp(self):
+        """Do all work in one turn: a collection of garbage might add some."""
+        self.patch(slices, "WORK_SECONDS", math.inf)
 
     def refusal(self, said):
         """Apply rules while the program fails; return the message."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import collapse_addresses, ip_network
 
+from yurttunnel.ops.slices import visit
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.in_cluster import InClusterServices
 from yurttunnel.proxy.rules.iptables import chains
@@ -86,8 +87,9 @@ class PortalRules:
         proxied: Iterable[ProxiedService],
         host: Address | None,
         host_for_all: Address | None = None,
-    ) -> Mapping[str, Rules]:
-        """Return the rules by table.
+    ) -> Generator[str, None, Mapping[str, Rules]]:
+        """Return the rules by table; it yields between slices of work
+        (:func:`yurttunnel.ops.slices.visit`).
 
         Packets of this machine are redirected to ``host``; if there is none, to a loopback address.
         Others are redirected to an address of the incoming link, or to ``host_for_all``, if there
@@ -99,7 +101,8 @@ class PortalRules:
         within = InClusterServices(services.values())
         former, self._made = self._made, {}
         found: dict[str, list[str]] = defaultdict(list)
-        for key in sorted(services, key=_order):
+
+        def add(key: Key) -> None:
             in_cluster = within.replacement_for(services[key]) or services[key]
             inputs = _RuleInputs(services[key], in_cluster, host, host_for_all)
             made = former.get(key)
@@ -109,6 +112,8 @@ class PortalRules:
             self._made[key] = made
             for chain, some in made[1].items():
                 found[chain] += some
+
+        yield from visit(sorted(services, key=_order), add)
         return {
             "filter": chains.filtering({name: tuple(found[name]) for name in chains.FILTERING}),
             "nat": chains.nat({name: tuple(found[name]) for name in chains.NAT}, self._node_ports),

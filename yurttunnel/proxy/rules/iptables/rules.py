@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.ops.slices import in_slices
 from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import IRules, PartlyApplied, ProxiedService
 from yurttunnel.proxy.rules.iptables.chains import PROXY
@@ -20,6 +22,7 @@ from yurttunnel.steering.firewall.cleanup import (
     remove_chains_elsewhere,
 )
 from yurttunnel.steering.firewall.detection import find_back_ends, has_family, installed
+from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Outcome, Tables
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.generation import nft_generation
@@ -41,8 +44,8 @@ _Hosts = tuple[Address | None, Address | None]
 class _Family:
     """One version of IP.
 
-    ``serves`` is whether its rules in the kernel redirect clients, and ``logged_error`` the last
-    logged error.
+    ``serves`` is whether its rules in the kernel redirect clients, ``logged_error`` the last logged
+    error, and ``made`` the last rules with what they were made for.
     """
 
     back_end: BackEnd
@@ -50,6 +53,7 @@ class _Family:
     portals: PortalRules
     serves: bool = False
     logged_error: str = ""
+    made: tuple[tuple[tuple[ProxiedService, ...], _Hosts], Mapping[str, Rules]] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +79,14 @@ class IptablesRules:
 
     def __init__(
         self,
+        clock: IReactorTime,
         programs: IPrograms,
         host_address: HostAddress,
         node_ports: Iterable[Network] = (),
         pods: Iterable[Network] = (),
         host_for_all: HostAddress = no_address,
     ) -> None:
+        self._clock = clock
         self._programs = programs
         self._host_address = host_address
         self._host_for_all = host_for_all
@@ -210,7 +216,7 @@ class IptablesRules:
     ) -> Outcome:
         """Change the rules, without matching bridges if the kernel does not support that."""
         try:
-            return await family.tables.apply(family.portals.rules, proxied, *hosts)
+            return await self._apply_rules(family, proxied, hosts)
         except CommandFailed as error:
             if _PHYSDEV not in error.stderr or not family.portals.bridges:
                 raise
@@ -219,7 +225,22 @@ class IptablesRules:
                 " kernel cannot match packets from a bridge: {error}",
                 error=error,
             )
+        family.made = None
         family.portals = PortalRules(
             family.back_end.version, self._node_ports, self._pods, bridges=False
         )
-        return await family.tables.apply(family.portals.rules, proxied, *hosts)
+        return await self._apply_rules(family, proxied, hosts)
+
+    async def _apply_rules(
+        self, family: _Family, proxied: tuple[ProxiedService, ...], hosts: _Hosts
+    ) -> Outcome:
+        """Make the rules, unless they are known, and apply them."""
+        given = proxied, hosts
+        if family.made is None or family.made[0] != given:
+            rules = await in_slices(self._clock, family.portals.rules(proxied, *hosts))
+            family.made = given, rules
+        return await family.tables.apply(_rules, family.made[1])
+
+
+def _rules(made: Mapping[str, Rules]) -> Mapping[str, Rules]:
+    return made
