@@ -224,46 +224,47 @@ class ClientConnection(HTTPConnection):
 
     def _take_head(self, data: bytes) -> None:
         self._response_begun = True
-        self._interim_bytes += len(data)
-        exchange = self._exchange
+        exchange, reader = self._exchange, self._reader
         assert exchange is not None
         try:
-            head = self._reader.feed(data)
+            head = reader.feed(data)
             if head is None:
                 return
             framing = response_framing(exchange.method, head)
         except HeadError as error:
             self.fail(f"the response is invalid: {error}")
             return
-        self._held = self._reader.early
+        self._held = reader.early
         # The reader holds the whole head, which may be long, and the connection may live long.
         del self._reader
-        self._interim_bytes -= len(self._held)
-        if 100 <= head.status <= 199 and head.status != 101:
-            self._interim_received(exchange, head)
-            return
+        if head.status == 101:
+            self._switch(exchange, head, framing)
+        elif head.status < 200:
+            self._interim_received(exchange, head, reader.size)
+        else:
+            self._take = None
+            exchange.response_began(head, framing)
+            if self._exchange is exchange and self.on_response is not None:
+                self.on_response(self, False)
+
+    def _switch(self, exchange: ClientExchange, head: ResponseHead, framing: Framing) -> None:
         self._take = None
-        switches = head.status == 101
-        if switches and not exchange.may_switch:
+        if not exchange.may_switch:
             self.fail("the origin switched protocols although no upgrade was requested")
             return
-        if switches and self.on_response is not None:
+        if self.on_response is not None:
             self.on_response(self, True)
-            if self._exchange is not exchange:
-                # A caller that got a connection from the pool in this callback has ended it.
-                return
-        exchange.response_began(head, framing)
         if self._exchange is not exchange:
+            # A caller that got a connection from the pool in this callback has ended it.
             return
-        if not switches:
-            if self.on_response is not None:
-                self.on_response(self, False)
-        elif self._user is None:
+        exchange.response_began(head, framing)
+        if self._exchange is exchange and self._user is None:
             # The receiver has neither switched nor aborted.
             exchange.abort()
 
-    def _interim_received(self, exchange: ClientExchange, head: ResponseHead) -> None:
+    def _interim_received(self, exchange: ClientExchange, head: ResponseHead, size: int) -> None:
         self._interim_responses += 1
+        self._interim_bytes += size
         if (
             self._interim_responses > MAX_INTERIM_RESPONSES
             or self._interim_bytes > MAX_INTERIM_BYTES

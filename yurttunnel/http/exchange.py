@@ -153,14 +153,15 @@ class ServerExchange(ExchangeSide):
             and (self.reader.ended or reads_rest)
             and self._connection.persists(self)
         )
-        sent = list(fields) if status != 204 else _without_length(fields)
+        if status == 204:
+            fields = _without_length(fields)
         if framing is CHUNKED:
-            sent.append((b"Transfer-Encoding", b"chunked"))
+            fields = [*fields, (b"Transfer-Encoding", b"chunked")]
         if not persistent:
-            sent.append((b"Connection", b"close"))
+            fields = [*fields, (b"Connection", b"close")]
         elif self.head.version == "1.0":
-            sent.append((b"Connection", b"keep-alive"))
-        head = format_response_head(status, reason or REASONS.get(status, b""), sent)
+            fields = [*fields, (b"Connection", b"keep-alive")]
+        head = format_response_head(status, reason or REASONS.get(status, b""), fields)
         self.status = status
         self.head_sent = True
         self._state = _BODY
