@@ -12,6 +12,7 @@ from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import (
     BODY_START_TIMEOUT,
     ForwardedRequest,
+    Forwarding,
     Relay,
     RelaySettings,
 )
@@ -21,6 +22,18 @@ CHUNKED = b"Transfer-Encoding: chunked"
 UPGRADE = (b"Connection: Upgrade", b"Upgrade: SPDY/3.1")
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 SWITCHING = b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: SPDY/3.1\r\n\r\n"
+
+
+class GivenForwarding(Forwarding):
+    """A forwarding with the functions of a test."""
+
+    def __init__(self, relay, exchange, acquire, request, describe, **more):
+        super().__init__(relay, exchange, more.get("long_running", False))
+        self.acquire = acquire
+        self.request = request
+        self.describe = describe
+        self.origin = more.get("origin", "the origin")
+        self.added = more.get("added", ())
 
 
 class RelayTestCase(SynchronousTestCase):
@@ -66,14 +79,15 @@ class RelayTestCase(SynchronousTestCase):
     def forward(self, exchange):
         """Forward a request."""
         head = exchange.head
-        self.relay.forward(
+        GivenForwarding(
+            self.relay,
             exchange,
             lambda **how: self.pool.acquire("node", caller=self.caller, **how),
             ForwardedRequest(head.method, head.target, head.fields),
             lambda failure: (502, f"edge-1 cannot be reached: {failure.type.__name__}"),
-            "the kubelet of edge-1",
+            origin="the kubelet of edge-1",
             long_running=self.long_running,
-        )
+        ).begin()
 
     @property
     def origin(self):

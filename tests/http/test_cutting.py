@@ -15,6 +15,7 @@ from twisted.internet.defer import succeed
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import MemoryConnection
+from tests.http.relaying import GivenForwarding
 from tests.http.support import Server, request, responses, settle
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
@@ -65,12 +66,13 @@ class World:
         """Forward a request."""
         head = exchange.head
         acquire = partial(self.pool.acquire, "origin")
-        self.relay.forward(
+        GivenForwarding(
+            self.relay,
             exchange,
             acquire,
             ForwardedRequest(head.method, head.target, head.fields),
             lambda failure: (502, ""),
-        )
+        ).begin()
 
     def run(self, data):
         """Send ``data`` from the client; return what it receives."""

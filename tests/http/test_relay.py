@@ -7,7 +7,7 @@ import random
 import weakref
 from functools import partial
 
-from tests.http.relaying import CHUNKED, OK, UPGRADE, RelayTestCase
+from tests.http.relaying import CHUNKED, OK, UPGRADE, GivenForwarding, RelayTestCase
 from tests.http.support import request, responses, settle
 from yurttunnel.http.pool import ConnectionPool, PoolSettings
 from yurttunnel.http.relay import (
@@ -36,13 +36,14 @@ class ForwardTests(RelayTestCase):
         fields = [(b"Host", b"node"), (b"Connection", b"X-Mine"), (b"X-Mine", b"1")]
         same = ForwardedRequest(b"GET", b"/", fields)
         numbers = iter((b"1", b"2"))
-        self.server.handler.answer = lambda exchange: self.relay.forward(
+        self.server.handler.answer = lambda exchange: GivenForwarding(
+            self.relay,
             exchange,
             partial(self.pool.acquire, "node"),
             same,
             lambda failure: (502, ""),
             added=((b"X-Request-Id", next(numbers)),),
-        )
+        ).begin()
         for number in (b"1", b"2"):
             self.send(request())
             self.assertEqual(request(b"/", b"X-Request-Id: " + number), self.origin.segments[-1])

@@ -6,7 +6,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.internet.error import ConnectError, ConnectionDone, ConnectionLost
 
 from tests.fakes import MemoryConnection
-from tests.http.relaying import CHUNKED, OK, SWITCHING, UPGRADE, RelayTestCase
+from tests.http.relaying import CHUNKED, OK, SWITCHING, UPGRADE, GivenForwarding, RelayTestCase
 from tests.http.support import request, settle
 from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.exchange_wrapper import ExchangeWrapper
@@ -207,12 +207,13 @@ class OriginFailsTests(RelayTestCase):
             MemoryConnection(self.clock).open(connection).break_off(ConnectionLost())
             return succeed(connection)
 
-        self.server.handler.answer = lambda exchange: self.relay.forward(
+        self.server.handler.answer = lambda exchange: GivenForwarding(
+            self.relay,
             exchange,
             acquire,
             ForwardedRequest(b"GET", b"/", exchange.head.fields),
             lambda failure: (500, ""),
-        )
+        ).begin()
         self.send(request())
         self.assert_refused(502, b"the origin: the connection is closed")
 
@@ -220,12 +221,13 @@ class OriginFailsTests(RelayTestCase):
         """A connection that arrives although it was cancelled is closed."""
         connection = ClientConnection(self.clock)
         origin = MemoryConnection(self.clock).open(connection)
-        self.server.handler.answer = lambda exchange: self.relay.forward(
+        self.server.handler.answer = lambda exchange: GivenForwarding(
+            self.relay,
             exchange,
             lambda **how: Deferred(lambda canceled: canceled.callback(connection)),
             ForwardedRequest(b"GET", b"/", exchange.head.fields),
             lambda failure: (500, ""),
-        )
+        ).begin()
         self.send(request())
         self.client.break_off(ConnectionLost())
         settle(self.clock, origin)
@@ -234,12 +236,13 @@ class OriginFailsTests(RelayTestCase):
     def test_defect_in_the_description(self):
         """A failure of ``describe`` is a defect, and still gets a response."""
         self.instant = False
-        self.server.handler.answer = lambda exchange: self.relay.forward(
+        self.server.handler.answer = lambda exchange: GivenForwarding(
+            self.relay,
             exchange,
             lambda **how: self.pool.acquire("node", **how),
             ForwardedRequest(b"GET", b"/", []),
             lambda failure: 1 / 0,
-        )
+        ).begin()
         self.send(request())
         self.attempts[0].errback(ConnectError())
         self.assertEqual(500, self.responses()[0][0])
@@ -247,12 +250,13 @@ class OriginFailsTests(RelayTestCase):
 
     def test_defect(self):
         """An invalid request is a defect of the caller, and uses up no connection."""
-        self.server.handler.answer = lambda exchange: self.relay.forward(
+        self.server.handler.answer = lambda exchange: GivenForwarding(
+            self.relay,
             exchange,
             lambda **how: self.pool.acquire("node", **how),
             ForwardedRequest(b"GET", b"/ bad", []),
             lambda failure: (502, ""),
-        )
+        ).begin()
         self.send(request())
         self.assertEqual(500, self.responses()[0][0])
         self.assertEqual(0, self.pool.statistics.in_use)

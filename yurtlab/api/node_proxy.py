@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
+from twisted.internet.defer import Deferred
+from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurtlab.api import errors
@@ -24,10 +26,11 @@ from yurtlab.api.pods import containers
 from yurtlab.api.resources import NODES, PODS, Target
 from yurtlab.api.store import Object, Store
 from yurttunnel.http.authority import join_authority
+from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.exchange_wrapper import ExchangeWrapper
 from yurttunnel.http.fields import Fields, requested_upgrade
 from yurttunnel.http.interfaces import IBodySink, IBodySource, IExchange
-from yurttunnel.http.relay import Acquire, ForwardedRequest, Relay
+from yurttunnel.http.relay import Acquire, ForwardedRequest, Forwarding, Relay
 
 KUBELET_PORT = 10250
 """The default port of a kubelet."""
@@ -232,14 +235,34 @@ class NodeProxy:
         authority = join_authority(location.node, location.port)
         fields = [(b"Host", authority.encode("ascii"))]
         fields += [field for field in head.fields if not _NOT_SENT_ON.fullmatch(field[0])]
-        self._relay.forward(
-            exchange,
-            self._connections(location.node, location.port),
-            ForwardedRequest(head.method, location.target.encode("ascii"), fields),
-            # The message is kube-apiserver's.
-            lambda failure: (500, f"error dialing backend: {authority}: {failure.value}"),
-            origin=f"node {location.node}",
-        )
+        request = ForwardedRequest(head.method, location.target.encode("ascii"), fields)
+        acquire = self._connections(location.node, location.port)
+        _Forwarding(self._relay, exchange, request, location, acquire).begin()
+
+
+class _Forwarding(Forwarding):
+    def __init__(
+        self,
+        relay: Relay,
+        exchange: IExchange,
+        request: ForwardedRequest,
+        location: Location,
+        acquire: Acquire,
+    ) -> None:
+        super().__init__(relay, exchange, long_running=False)
+        self.request = request
+        self.origin = f"node {location.node}"
+        self._authority = join_authority(location.node, location.port)
+        self._acquire = acquire
+
+    def acquire(
+        self, *, fresh: bool, upload: bool, upgrade: bool
+    ) -> Deferred[ClientConnection] | ClientConnection:
+        return self._acquire(fresh=fresh, upload=upload, upgrade=upgrade)
+
+    def describe(self, failure: Failure) -> tuple[int, str]:
+        # The message is kube-apiserver's.
+        return 500, f"error dialing backend: {self._authority}: {failure.value}"
 
 
 class _LogExchange(ExchangeWrapper):

@@ -15,7 +15,6 @@ the connection, so that a truncated response is not taken for a complete one.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,16 +40,12 @@ WebSocket, GET runs a command in a container."""
 
 
 class Acquire(Protocol):
-    """A function that returns a connection to the origin, as ``ConnectionPool.acquire`` does."""
+    """A function that returns a connection to an origin, as ``ConnectionPool.acquire`` does."""
 
     def __call__(
         self, *, fresh: bool, upload: bool, upgrade: bool
     ) -> Deferred[ClientConnection] | ClientConnection:
         """Return a connection; a new one if ``fresh``, for an incomplete request if ``upload``."""
-
-
-Describe = Callable[[Failure], tuple[int, str]]
-"""A function that returns the status and the message for a client when connecting has failed."""
 
 
 BODY_START = 16 * 1024
@@ -117,7 +112,7 @@ class RelaySettings:
 
 
 class Relay:
-    """Forwards exchanges that share the same settings."""
+    """The settings and the timers of all forwarded exchanges that share them."""
 
     def __init__(self, clock: IReactorTime, settings: RelaySettings | None = None) -> None:
         settings = settings or RelaySettings()
@@ -129,32 +124,6 @@ class Relay:
         self.uploads = Deadlines(clock, self.upload_timeout, Forwarding.upload_overdue)
         self.body_starts = Deadlines(clock, BODY_START_TIMEOUT, Forwarding.body_is_slow)
         self.closing = Deadlines(clock, settings.linger, SplicedSide.close_overdue)
-
-    def forward(
-        self,
-        exchange: IExchange,
-        acquire: Acquire,
-        request: ForwardedRequest,
-        describe: Describe,
-        origin: object = "the origin",
-        long_running: bool = False,
-        added: Fields = (),
-    ) -> None:
-        """Send ``request`` on a connection from ``acquire``, and its response to ``exchange``.
-
-        The request body, interim responses, trailers and upgrades are forwarded. Error messages
-        about the origin begin with ``origin`` (as text). ``describe`` provides those for a failed
-        connection, except that the message for a busy pool is made here. With ``long_running``
-        there is no timeout for the response head. Fields in ``added`` are sent for this exchange
-        only.
-
-        The request is retried, once and on a new connection, only if it has a safe method, no body
-        and no upgrade, and a reused connection was closed before the first byte of a response.
-        """
-        given = _GivenForwarding(self, exchange, long_running)
-        given.request, given.origin, given.added = request, origin, added
-        given.acquiring, given.describing = acquire, describe
-        given.begin()
 
     def close(self) -> None:
         """Stop the timers; the owners of the connections close them."""
@@ -168,6 +137,11 @@ class Relay:
 @implementer(IResponseReceiver, IBodySink, IPushProducer)
 class Forwarding:
     """One exchange being forwarded; the sink and the upstream's producer of the request body.
+
+    The request body, interim responses, trailers and upgrades are forwarded, too. With
+    ``long_running`` there is no timeout for the response head. The request is retried, once and on
+    a new connection, only if it has a safe method, no body and no upgrade, and a reused connection
+    was closed before the first byte of a response.
 
     Subclasses define how to connect (``acquire``, ``describe``), and set ``request`` and ``origin``
     before :meth:`start`. They may override what happens to the exchange: ``respond``, ``switch``,
@@ -198,7 +172,7 @@ class Forwarding:
     def __init__(self, relay: Relay, exchange: IExchange, long_running: bool) -> None:
         self.exchange = exchange
         self._relay = relay
-        self._long_running = long_running
+        self.long_running = long_running
         # Checked first because few requests have the field.
         asks = b"upgrade" in exchange.head.by_name
         self._upgrade = requested_upgrade(exchange.head) if asks else None
@@ -212,7 +186,7 @@ class Forwarding:
         raise NotImplementedError
 
     def describe(self, failure: Failure) -> tuple[int, str]:
-        """Return the status and the message for a failed connection, as :data:`Describe` does."""
+        """Return the status and the message for a failed connection, except for a busy pool."""
         raise NotImplementedError
 
     def respond(self, head: ResponseHead, upstream: ClientExchange) -> None:
@@ -373,7 +347,7 @@ class Forwarding:
         if self._response_due:
             self._cancel_response_timeout()
         responses, upstream = self._relay.responses, self._upstream
-        long_running = self._long_running and (upstream is None or upstream.request_complete)
+        long_running = self.long_running and (upstream is None or upstream.request_complete)
         if responses is not None and not (long_running or self.exchange.head_sent or self._ended):
             self._response_due = True
             responses.add(self)
@@ -515,20 +489,3 @@ class Forwarding:
         upstream, self._upstream = self._upstream, None
         if upstream is not None:
             upstream.cancel()
-
-
-class _GivenForwarding(Forwarding):
-    """A forwarding whose connection and description come from given functions."""
-
-    acquiring: Acquire
-    describing: Describe
-
-    def acquire(
-        self, *, fresh: bool, upload: bool, upgrade: bool
-    ) -> Deferred[ClientConnection] | ClientConnection:
-        """Return a connection."""
-        return self.acquiring(fresh=fresh, upload=upload, upgrade=upgrade)
-
-    def describe(self, failure: Failure) -> tuple[int, str]:
-        """Return the status and the message for a failed connection."""
-        return self.describing(failure)

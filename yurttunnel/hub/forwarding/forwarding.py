@@ -219,7 +219,7 @@ class Forwarding(relay.Forwarding):
             server,
             caller.local and not caller.token,
             fresh=fresh,
-            long_running=self._long_running,
+            long_running=self.long_running,
             upload=upload,
             upgrade=upgrade,
             caller=self._call.share_holder,
@@ -256,7 +256,7 @@ class Forwarding(relay.Forwarding):
         responds.
         """
         self._forwarder.health.suspect_all()
-        if not self._long_running:
+        if not self.long_running:
             self._forwarder.slow.add(self)
 
     def fail(self, status: int, text: str) -> None:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from functools import partial
-
-from twisted.internet.defer import CancelledError
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.http.client import ClientConnection
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
 from yurttunnel.http.interfaces import IExchange, IRequestHandler
 from yurttunnel.http.pool import ConnectionPool
-from yurttunnel.http.relay import ForwardedRequest, Relay, RelaySettings
+from yurttunnel.http.relay import ForwardedRequest, Forwarding, Relay, RelaySettings
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.pki.kubelets import KubeletContexts
 from yurttunnel.server.frontends.calls import caller_key
@@ -93,16 +92,7 @@ class KubeletProxy:
         except NodeNotConnected as error:
             exchange.fail(error.status, str(error))
             return
-        assert request.destination is not None  # set with the key
-        self._relay.forward(
-            exchange,
-            partial(self._pool.acquire, key, long_running=request.follows, caller=caller),
-            _request_to(exchange.head, request.destination, request.authorization_used),
-            partial(_describe, request),
-            origin=key,
-            long_running=request.follows,
-            added=((b"X-Request-Id", request.request_id.encode("ascii")),),
-        )
+        _Forwarding(self._relay, self._pool, key, request, caller).begin()
 
     def _key_of(self, request: InterceptedRequest) -> KubeletKey:
         """Determine the destination of a request, and store it there."""
@@ -123,20 +113,73 @@ class KubeletProxy:
     def _count(self, exchange: IExchange, caller: str) -> None:
         """Count a request until it ends; raises ``RequestFailed`` if its caller has too many."""
         in_flight = self._in_flight[exchange.secure]
-        if not in_flight.has_room_for(caller):
+        if not in_flight.take(caller):
             raise RequestFailed(
                 503,
                 f"{in_flight.used} of {in_flight.maximum} requests are in flight at this port, and"
                 " one caller may use as many as remain free: try again when some of yours have"
                 " ended",
             )
-        in_flight.add(caller, 1)
         exchange.on_end(lambda _: in_flight.add(caller, -1))
 
     def close(self) -> None:
         """Stop the timers."""
         for relay in self._relays.values():
             relay.close()
+
+
+class _Forwarding(Forwarding):
+    """A request to the kubelet with ``key``, charged to ``caller``."""
+
+    origin: KubeletKey
+
+    def __init__(
+        self,
+        relay: Relay,
+        pool: ConnectionPool[KubeletKey],
+        key: KubeletKey,
+        request: InterceptedRequest,
+        caller: str,
+    ) -> None:
+        super().__init__(relay, request.exchange, request.follows)
+        self.origin = key
+        assert request.destination is not None  # set with the key
+        self.request = _request_to(
+            request.exchange.head, request.destination, request.authorization_used
+        )
+        self.added = ((b"X-Request-Id", request.request_id.encode("ascii")),)
+        self._pool = pool
+        self._intercepted = request
+        self._caller = caller
+
+    def acquire(
+        self, *, fresh: bool, upload: bool, upgrade: bool
+    ) -> Deferred[ClientConnection] | ClientConnection:
+        """Return a connection to the kubelet."""
+        return self._pool.acquire(
+            self.origin,
+            fresh=fresh,
+            long_running=self.long_running,
+            upload=upload,
+            upgrade=upgrade,
+            caller=self._caller,
+        )
+
+    def describe(self, failure: Failure) -> tuple[int, str]:
+        """Return the status and the message for a failed connection to the kubelet."""
+        error = failure.value
+        if isinstance(error, RequestFailed):
+            return error.status, error.text
+        if isinstance(error, CancelledError):
+            # The pool was closed; a caller whose connection was aborted may be notified later.
+            return 503, "the server is stopping"
+        log.failure(
+            "Defect: connecting to the kubelet of {node} for {request_id} failed",
+            failure,
+            node=self._intercepted.node,
+            request_id=self._intercepted.request_id,
+        )
+        return 500, "internal error: see the log of the server"
 
 
 def _caller_of(request: InterceptedRequest) -> str:
@@ -172,20 +215,3 @@ def _request_to(
 def _forwarded_requests(head: RequestHead) -> dict[tuple[Destination, bool], ForwardedRequest]:
     """Return the cache of a head's last request, by destination and use of credentials."""
     return {}
-
-
-def _describe(request: InterceptedRequest, failure: Failure) -> tuple[int, str]:
-    """Return the status and the text for a failed connection to the kubelet."""
-    error = failure.value
-    if isinstance(error, RequestFailed):
-        return error.status, error.text
-    if isinstance(error, CancelledError):
-        # The pool was closed; a caller whose connection was aborted may be notified later.
-        return 503, "the server is stopping"
-    log.failure(
-        "Defect: connecting to the kubelet of {node} for {request_id} failed",
-        failure,
-        node=request.node,
-        request_id=request.request_id,
-    )
-    return 500, "internal error: see the log of the server"
