@@ -6,7 +6,7 @@ import gzip
 import hashlib
 
 from tests.e2e.hub.canned import Canned, Streamed
-from tests.e2e.hub.clients import JSON, PROTOBUF, PROTOBUF_FIRST
+from tests.e2e.hub.clients import JSON, PROTOBUF, PROTOBUF_FIRST, NodeClient
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import ALL_PODS
 from tests.e2e.hub.programs import FAST_HEARTBEAT
@@ -54,6 +54,23 @@ class ProtobufTests(HubTestCase):
         """Create a list of pods, one of which has an unknown field."""
         cloud.answers[ALL_PODS] = Canned(POD_LIST, PROTOBUF)
 
+    async def watch_in_pieces(self, sent: bytes, size: int) -> NodeClient:
+        """List pods, and read a watch that is sent in pieces; return the client, now offline."""
+        cloud, hub = await self.start()
+        self.create_objects(cloud)
+        stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
+        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
+        await kubelet.ask(ALL_PODS)
+        answer = await kubelet.send(f"{ALL_PODS}?watch=true&resourceVersion=1010")
+        watch = await self.within(10, answer.begun(), "the watch")
+        for begin in range(0, len(sent), size):
+            stream.write(sent[begin : begin + size])
+        await self.eventually(lambda: watch.size == len(sent), "all pieces arrive")
+        self.assertEqual(watch.digest, hashlib.sha256(sent).hexdigest())
+        await self.settled(hub)
+        await self.disconnect(cloud, hub)
+        return kubelet
+
     async def test_a_list_is_the_same_offline_to_the_byte(self) -> None:
         """Each object is unchanged, including fields that this version of the hub does not know."""
         cloud, hub = await self.start()
@@ -89,22 +106,10 @@ class ProtobufTests(HubTestCase):
 
     async def test_a_large_object_on_a_watch_is_read_offline(self) -> None:
         """A frame of more than 64 KiB arrives unchanged, in pieces, and is cached."""
-        cloud, hub = await self.start()
-        self.create_objects(cloud)
-        stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
-        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
-        await kubelet.ask(ALL_PODS)
-        answer = await kubelet.send(f"{ALL_PODS}?watch=true&resourceVersion=1010")
-        watch = await self.within(10, answer.begun(), "the watch")
         metadata = {**PODS[0]["metadata"], "name": "large", "resourceVersion": "1020"}
         large = {**PODS[0], "metadata": {**metadata, "annotations": {"text": "x" * LARGE}}}
         sent = frame("ADDED", "Pod", large)
-        for begin in range(0, len(sent), 1000):
-            stream.write(sent[begin : begin + 1000])
-        await self.eventually(lambda: watch.size == len(sent), "the frame arrives")
-        self.assertEqual(watch.digest, hashlib.sha256(sent).hexdigest())
-        await self.settled(hub)
-        await self.disconnect(cloud, hub)
+        kubelet = await self.watch_in_pieces(sent, 1000)
         found = await kubelet.ask("/api/v1/namespaces/shop/pods/large")
         self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", large)))
 
@@ -120,13 +125,6 @@ class ProtobufTests(HubTestCase):
 
     async def test_a_watch_changes_the_list(self) -> None:
         """Frames are forwarded unchanged, in any pieces, and their objects are served offline."""
-        cloud, hub = await self.start()
-        self.create_objects(cloud)
-        stream = cloud.answers[f"{ALL_PODS}?watch"] = Streamed(WATCH)
-        kubelet = self.client(hub, "kubelet", PROTOBUF_FIRST)
-        await kubelet.ask(ALL_PODS)
-        answer = await kubelet.send(f"{ALL_PODS}?watch=true&resourceVersion=1010")
-        watch = await self.within(10, answer.begun(), "the watch")
         new = {
             **PODS[0],
             "metadata": {**PODS[0]["metadata"], "name": "new", "resourceVersion": "1020"},
@@ -134,12 +132,7 @@ class ProtobufTests(HubTestCase):
         changes = [("ADDED", new), ("DELETED", {**PODS[2], "metadata": {
             **PODS[2]["metadata"], "resourceVersion": "1021"}})]  # fmt: skip
         sent = b"".join(frame(type_, "Pod", pod) for type_, pod in changes)
-        for begin in range(0, len(sent), 7):
-            stream.write(sent[begin : begin + 7])
-        await self.eventually(lambda: watch.size == len(sent), "all frames arrive")
-        self.assertEqual(watch.digest, hashlib.sha256(sent).hexdigest())
-        await self.settled(hub)
-        await self.disconnect(cloud, hub)
+        kubelet = await self.watch_in_pieces(sent, 7)
         offline = await kubelet.ask(ALL_PODS)
         self.assertIn(message("Pod", new), offline.body)
         self.assertNotIn(message("Pod", PODS[2]), offline.body)

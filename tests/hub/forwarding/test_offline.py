@@ -25,14 +25,18 @@ from yurttunnel.hub.media.interfaces import ListMeta
 from yurttunnel.hub.offline.service import Offline, OfflineSettings
 
 
-class OfflineTests(World):
-    """The cloud is not reachable."""
+class SilentServers(World):
+    """The API servers do not respond."""
 
     def begin(self):
-        """Start with servers that do not respond."""
+        """Start without them."""
         self.silent.update(self.api_servers)
         super().begin()
         self.clock.advance(2.1)
+
+
+class OfflineTests(SilentServers):
+    """The cloud is not reachable."""
 
     def test_answered_here(self):
         """Requests are served locally, without connection attempts."""
@@ -245,16 +249,10 @@ class SlowDiskWorld(CachedListWorld):
         self.assertEqual([name], [one["metadata"]["name"] for one in json.loads(body)["items"]])
 
 
-class PagesTests(CachedListWorld):
+class PagesTests(SilentServers, CachedListWorld):
     """A list in pages that begins while offline."""
 
     names = ("a", "b")
-
-    def begin(self):
-        """Start with a server that does not respond."""
-        self.silent.update(self.api_servers)
-        super().begin()
-        self.clock.advance(2.1)
 
     def test_return(self):
         """Its client has to start again when online: API servers do not know the token."""

@@ -16,14 +16,18 @@ def bearer(token):
     return b"Authorization: Bearer " + token.encode()
 
 
-class LoopbackTests(OfflineTestCase):
-    """On the loopback listener."""
+class SecretsTestCase(OfflineTestCase):
+    """A cached Secret of the kubelet, and one of an account."""
 
     def setUp(self):
-        """Cache a Secret of the kubelet, and one of an account."""
+        """Cache both."""
         super().setUp()
         self.store_one("secrets.v1.core", item("a", owner="node"))
         self.store_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
+
+
+class LoopbackTests(SecretsTestCase):
+    """On the loopback listener."""
 
     def test_the_node(self):
         """A request without a token is the node's."""
@@ -59,16 +63,10 @@ class LoopbackTests(OfflineTestCase):
         )
 
 
-class PodsTests(OfflineTestCase):
+class PodsTests(SecretsTestCase):
     """On the listeners for pods."""
 
     local = False
-
-    def setUp(self):
-        """Cache a Secret of the kubelet, and one of an account."""
-        super().setUp()
-        self.store_one("secrets.v1.core", item("a", owner="node"))
-        self.store_one("secrets.v1.core", item("a", owner=ACCOUNT), client=f"kubelet {ACCOUNT}")
 
     def test_no_credentials(self):
         """A request without a token is rejected, whatever its User-Agent is."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from tests.hub.media.protobuf_encoding import field, varint
 from tests.yurtlab.api.support import PODS_PATH, ApiTestCase
 from yurtlab.api.errors import ApiError
 from yurtlab.api.protobuf import MESSAGES, PROTOBUF, decode_protobuf
@@ -15,23 +16,6 @@ NAMESPACE = bytes.fromhex(
     "6b3873000a0f0a02763112094e616d657370616365121c0a140a047465616d12001a0022002a003200380042"
     "0012001a020a001a002200"
 )
-
-
-def varint(number):
-    """Encode a number."""
-    octets = bytearray()
-    while number > 0x7F:
-        octets.append(number & 0x7F | 0x80)
-        number >>= 7
-    return bytes([*octets, number])
-
-
-def field(number, content):
-    """Encode a field: a number, or bytes."""
-    if isinstance(content, int):
-        return varint(number << 3) + varint(content)
-    data = content.encode() if isinstance(content, str) else content
-    return varint(number << 3 | 2) + varint(len(data)) + data
 
 
 def body(kind, message, api_version="v1"):
