@@ -42,7 +42,7 @@ class Replica:
             lambda identity: False,
             AgentListenerSettings(Limits(), world.grace),
             {},
-            replicas=lambda: world.told,
+            replicas=lambda: world.events,
         )
         self.factory = tls.server_side(world.clock, world.server_contexts, self.listener)
 
@@ -81,7 +81,7 @@ class Way:
 
 
 class ReplicaTests(Links, TestCase):
-    """A test case with several servers; ``told`` is the number of servers that they send."""
+    """A test case with several servers; ``events`` is the number of servers that they send."""
 
     limit = None
     expected = 2
@@ -94,7 +94,7 @@ class ReplicaTests(Links, TestCase):
         issuer = Issuer.make(self, self.clock)
         self.server_contexts = ServerContexts(issuer.server())
         self.creator = ClientContexts(issuer.node()).creator("server.test")
-        self.told = None
+        self.events = None
         self.identifiers = "host=edge-1"
         self.behind = {}
         self.hangs = False

@@ -18,7 +18,7 @@ class BalancerTests(ReplicaTests):
     def setUp(self):
         """Start three servers and an agent, and connect it."""
         super().setUp()
-        self.told = 3
+        self.events = 3
         for _ in range(3):
             self.replica("lb")
         self.use("lb")
@@ -56,7 +56,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(5)
         self.replicas[0].sessions()[0].close(Code.REPLACED, "another")
         self.settle()
-        self.told = 4
+        self.events = 4
         added = self.replica("lb")
         for replica in self.replicas[1:3]:
             replica.listener.replicas_changed()
@@ -67,7 +67,7 @@ class BalancerTests(ReplicaTests):
     def test_one_more(self):
         """A server that none has reported is found by looking."""
         self.pass_time(5)
-        self.told = 4
+        self.events = 4
         self.replica("lb")
         self.pass_time(8 * MAX_PROBE_DELAY, 5)
         self.assertEqual([1, 1, 1, 1], self.counts())
@@ -84,7 +84,7 @@ class BalancerTests(ReplicaTests):
         near.transport.abortConnection()
         self.pass_time(1)
         self.assertEqual(3, len(self.servers.sessions()))
-        self.assertEqual(["made"], late.told)
+        self.assertEqual(["made"], late.events)
         late.transport.abortConnection()
         self.pass_time(1)
         self.assertEqual([], self.servers.sessions())
@@ -118,7 +118,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(3, 0.05)
         near.transport.write(b"still here")
         self.pass_time(1)
-        self.assertEqual((["made"], b"still here"), (far.told, bytes(far.received)))
+        self.assertEqual((["made"], b"still here"), (far.events, bytes(far.received)))
         self.assertEqual([0, 0, 0], self.counts())
         self.assertEqual([], self.warnings)
 
@@ -161,7 +161,7 @@ class BalancerTests(ReplicaTests):
     def test_dead_address_beside(self):
         """An unresponsive address does not keep clients from one that leads to more servers."""
         self.use("dead", "lb")
-        self.told = 4
+        self.events = 4
         self.replica("lb")
         self.pass_time(60)
         self.assertEqual([1, 1, 1, 1], self.counts())
@@ -178,7 +178,7 @@ class BalancerTests(ReplicaTests):
             self.assertEqual(3, self.servers.connected)
             near.transport.write(b"still here")
             self.settle()
-            self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+            self.assertEqual((["made"], b"still here"), (near.events, bytes(far.received)))
             near.transport.abortConnection()
             self.pass_time(2)
             self.kill(old)
@@ -195,10 +195,10 @@ class BalancerTests(ReplicaTests):
         self.replica("lb")
         self.behind["lb"].remove(leaving)
         self.pass_time(15)
-        self.assertEqual((["made"], 4), (far.told, len(self.servers.sessions())))
+        self.assertEqual((["made"], 4), (far.events, len(self.servers.sessions())))
         self.kill(leaving)
         self.pass_time(3, 0.05)
-        self.assertEqual((["made", "lost"], 3), (far.told, len(self.servers.sessions())))
+        self.assertEqual((["made", "lost"], 3), (far.events, len(self.servers.sessions())))
 
     def test_other_agent(self):
         """An agent whose session another agent of the node has taken over does not fight for it."""
@@ -245,7 +245,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(3)
         self.assertEqual(0, sum(session.draining for session in self.servers.sessions()))
         self.identifiers = "host=edge-1&ipv4=192.0.2.7"
-        for told in range(1, 4):
+        for events in range(1, 4):
             self.servers.update_identifiers()
             self.assertEqual(2, self.servers.connected)
             self.pass_time(3)
@@ -255,11 +255,11 @@ class BalancerTests(ReplicaTests):
                 for replica in self.replicas
                 for session in [replica.registry.find("edge-1")]
             ]
-            self.assertEqual(told, sum(claims))
+            self.assertEqual(events, sum(claims))
         for near, far in ends:
             near.transport.write(b"still here")
             self.settle()
-            self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+            self.assertEqual((["made"], b"still here"), (near.events, bytes(far.received)))
         sessions = len(self.servers.sessions())
         self.servers.update_identifiers()
         self.pass_time(3)
@@ -285,19 +285,19 @@ class PatientServerTests(ReplicaTests):
         """If a client reaches an unknown server and gives up its session, the callers of that
         session get an error once the agent is back at its server.
         """
-        self.told = 3
+        self.events = 3
         for _ in range(3):
             self.replica("lb")
         self.use("lb")
         self.pass_time(5)
         ends = [replica.stream() for replica in self.replicas]
-        self.told = 4
+        self.events = 4
         self.replica("lb")
         self.cut()
         self.pass_time(10)
         self.assertEqual([1, 1, 1, 1], self.counts())
-        self.assertEqual([far.told[-1] for _, far in ends], [near.told[-1] for near, _ in ends])
-        self.assertIn("lost", [near.told[-1] for near, _ in ends])
+        self.assertEqual([far.events[-1] for _, far in ends], [near.events[-1] for near, _ in ends])
+        self.assertIn("lost", [near.events[-1] for near, _ in ends])
 
 
 class OutageTestCase(ReplicaTests):
@@ -308,7 +308,7 @@ class OutageTestCase(ReplicaTests):
 
     def come_back(self, *hosts):
         """Lose all servers, which are behind these addresses, and find them again in time."""
-        self.told = 3
+        self.events = 3
         for host in hosts:
             self.replica(host)
         for seed in range(5):
@@ -327,7 +327,7 @@ class OutageTestCase(ReplicaTests):
             self.assertEqual(self.limit or 3, sum(self.counts()))
             self.assertEqual(self.limit or 3, self.servers.connected)
             for near, far in ends:
-                self.assertEqual((["made"], []), (near.told, far.reasons))
+                self.assertEqual((["made"], []), (near.events, far.reasons))
                 near.transport.abortConnection()
             self.pass_time(1)
             self.assertEqual(self.limit or 3, len(self.servers.sessions()))
@@ -348,7 +348,7 @@ class OutageTests(OutageTestCase):
         """A session that drains because the node has new addresses is kept while its server is
         alive, however often other servers reject it.
         """
-        self.told = 3
+        self.events = 3
         for _ in range(3):
             self.replica("lb")
         self.use("lb")
@@ -365,7 +365,7 @@ class OutageTests(OutageTestCase):
         self.pass_time(26)
         near.transport.write(b"still here")
         self.pass_time(1)
-        self.assertEqual((["made"], b"still here"), (far.told, bytes(far.received)))
+        self.assertEqual((["made"], b"still here"), (far.events, bytes(far.received)))
 
 
 class FewOfThreeOutageTests(OutageTestCase):
@@ -379,7 +379,7 @@ class FewOfThreeOutageTests(OutageTestCase):
 
     def test_killed(self):
         """If its server is killed, another one takes its place as soon as possible."""
-        self.told = 3
+        self.events = 3
         for host in ("a", "b", "c"):
             self.replica(host)
         self.use("a", "b", "c")
@@ -401,7 +401,7 @@ class OneOfThreeOutageTests(FewOfThreeOutageTests):
 
     def test_another_address_of_the_server(self):
         """A session set aside because its address does not respond is found at another one."""
-        self.told = 2
+        self.events = 2
         for _ in range(2):
             self.replica("a", "b")
         self.use("a", "b")
@@ -414,7 +414,7 @@ class OneOfThreeOutageTests(FewOfThreeOutageTests):
             self.pass_time(20)
             near.transport.write(b"still here")
             self.pass_time(1)
-            self.assertEqual((["made"], b"still here"), (far.told, bytes(far.received)))
+            self.assertEqual((["made"], b"still here"), (far.events, bytes(far.received)))
             near.transport.abortConnection()
             self.behind = {"a": self.replicas, "b": self.replicas}
 
@@ -424,7 +424,7 @@ class TogetherTests(ReplicaTests):
 
     def alone(self):
         """Connect an agent to the only server that is known so far."""
-        self.told = 1
+        self.events = 1
         first = self.replica("lb")
         self.use("lb")
         self.pass_time(10)
@@ -438,7 +438,7 @@ class TogetherTests(ReplicaTests):
         first = self.alone()
         for servers in (2, 3, 4):
             self.replica("lb")
-            self.told = servers
+            self.events = servers
             first.listener.replicas_changed()
             self.settle()
             self.assertEqual(
@@ -452,11 +452,11 @@ class TogetherTests(ReplicaTests):
         """A lower number starts no search, and ends no session."""
         first = self.alone()
         self.replica("lb")
-        self.told = 2
+        self.events = 2
         first.listener.replicas_changed()
         self.pass_time(20)
         before = len(self.dialed)
-        self.told = 1
+        self.events = 1
         first.listener.replicas_changed()
         self.pass_time(60)
         self.assertEqual(([1, 1], before), (self.counts(), len(self.dialed)))
@@ -467,7 +467,7 @@ class TogetherTests(ReplicaTests):
         first = self.alone()
         for _ in range(2):
             self.replica("lb")
-        self.told = 3
+        self.events = 3
         self.patch(random, "uniform", lambda low, high: bounds.append(high) or high)
         before = len(self.dialed)
         first.listener.replicas_changed()
@@ -479,15 +479,15 @@ class TogetherTests(ReplicaTests):
     def test_the_same_number_is_told_once(self):
         """An unchanged number is sent only once, whatever makes the server count again."""
         first = self.alone()
-        told = []
+        events = []
         first.listener.replicas_changed()
         self.settle()
         (session,) = self.servers.sessions()
-        session.on_servers.append(told.append)
-        for self.told in (1, 1, 2, 2, 2, None, 2):
+        session.on_servers.append(events.append)
+        for self.events in (1, 1, 2, 2, 2, None, 2):
             first.listener.replicas_changed()
             self.settle()
-        self.assertEqual([2], told)
+        self.assertEqual([2], events)
 
     def test_number_that_nobody_knows(self):
         """With an unknown number as many servers are connected as expected, and the agent does not
@@ -500,7 +500,7 @@ class TogetherTests(ReplicaTests):
         self.assertEqual([1, 1], self.counts())
         self.assertIsNone(self.servers.problem())
         self.assertIn("the total number of servers is not known", self.servers.warning())
-        self.told = 2
+        self.events = 2
         first.listener.replicas_changed()
         self.settle()
         self.assertIsNone(self.servers.warning())

@@ -92,7 +92,7 @@ class DelayTests(ClientTestCase):
         for number in range(1, 6):
             self.assertEqual((number, number), (self.client.failed_attempts, self.client.retries))
             self.attempt()
-        self.assertIn("node edge-1 has been revoked", self.client.last_error)
+        self.assertIn("node edge-1 is revoked", self.client.last_error)
 
     def test_while_wanting(self):
         """While a server is missing the bound stays at URGENT_DELAY, until it counts as gone."""

@@ -144,8 +144,8 @@ class StopTests(ClientTestCase):
         self.assertEqual([], self.client.sessions())
         self.assertEqual({Code.GOING_AWAY: 1}, self.closed_with(self.server.counters))
         # That the connection ends with the session is not worth a log line.
-        [told] = self.logged
-        self.assertIn("session ended: the session has been drained", told)
+        [events] = self.logged
+        self.assertIn("session ended: the session has been drained", events)
 
     def test_server_is_told(self):
         """The server learns that the agent has stopped: closing drops no sent data."""

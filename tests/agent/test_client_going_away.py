@@ -36,7 +36,7 @@ class DrainingTests(ReplicaTests):
         near.transport.write(b"still here")
         self.pass_time(1)
         self.assertEqual(b"still here", bytes(far.received))
-        self.assertEqual((["made"], []), (near.told, far.reasons))
+        self.assertEqual((["made"], []), (near.events, far.reasons))
 
 
 class GoingAwayTests(DrainingTests):

@@ -59,7 +59,7 @@ class SessionTests(ClientTestCase):
         old.cut()
         self.attempt()
         self.assertTrue(self.client.connected)
-        self.assertEqual(["made"], near.told)
+        self.assertEqual(["made"], near.events)
 
     def test_unknown_session(self):
         """A restarted server's new session replaces the old one on the same connection."""

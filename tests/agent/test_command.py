@@ -305,7 +305,7 @@ class CommandTests(SynchronousTestCase):
         self.assertEqual((200, "[]\n"), self.reactor.get(SERVER_META, "/agents"))
         _, body = self.reactor.get(META, "/metrics")
         self.assertIn('yurttunnel_agent_session_ends_total{reason="revoked"} 1', body)
-        self.assertIn("has been revoked", self.reactor.get(META, "/readyz")[1])
+        self.assertIn("is revoked", self.reactor.get(META, "/readyz")[1])
 
     def test_nothing_before_start(self):
         """Building binds nothing, connects to nothing and starts no timer."""

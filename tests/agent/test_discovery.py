@@ -39,8 +39,8 @@ class DiscoveryTests(SynchronousTestCase):
         """Create an agent's informers and its discovery."""
         self.informers = Informers(self.clock, self.client)
         self.found = DiscoveredAddresses(self.informers, NAMESPACE, AddressFile(self.directory))
-        self.told = []
-        self.found.follow(self.told.append)
+        self.events = []
+        self.found.follow(self.events.append)
         self.addCleanup(self.stop)
 
     def start(self):
@@ -58,7 +58,7 @@ class DiscoveryTests(SynchronousTestCase):
 
     def hosts(self):
         """Return the hosts reported last, without ports."""
-        return [host for host, _ in self.told[-1]] if self.told else None
+        return [host for host, _ in self.events[-1]] if self.events else None
 
     def kept(self):
         """Return the addresses on disk."""
@@ -73,7 +73,7 @@ class DiscoveryTests(SynchronousTestCase):
         """The addresses of a load balancer are reported, and stored on disk."""
         self.client.put(SERVICES, service("LoadBalancer", ingress=[{"hostname": "lb.example"}]))
         self.start()
-        self.assertEqual([(("lb.example", 10262),)], self.told)
+        self.assertEqual([(("lb.example", 10262),)], self.events)
         self.assertEqual(["lb.example:10262"], self.kept())
         self.assertIsNone(self.found.problem())
 
@@ -85,7 +85,7 @@ class DiscoveryTests(SynchronousTestCase):
         changed = service("LoadBalancer", ingress=[{"ip": "192.0.2.2"}])
         changed["metadata"]["labels"] = {"another": "label"}
         self.client.put(SERVICES, changed)
-        self.assertEqual([(("192.0.2.1", 10262),), (("192.0.2.2", 10262),)], self.told)
+        self.assertEqual([(("192.0.2.1", 10262),), (("192.0.2.2", 10262),)], self.events)
         self.assertEqual(["192.0.2.2:10262"], self.kept())
 
     def test_follower_comes_late(self):
@@ -123,7 +123,7 @@ class DiscoveryTests(SynchronousTestCase):
         other["metadata"]["labels"] = {"kubernetes.io/service-name": "other"}
         self.client.put(ENDPOINT_SLICES, other)
         self.start()
-        self.assertEqual([(("192.0.2.1", 10262), ("192.0.2.9", 10262))], self.told)
+        self.assertEqual([(("192.0.2.1", 10262), ("192.0.2.9", 10262))], self.events)
         self.client.remove(ENDPOINT_SLICES, "x-tunnel-server-svc-2", NAMESPACE)
         self.assertEqual(["192.0.2.1"], self.hosts())
         self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.1", ready=False))
@@ -140,14 +140,14 @@ class DiscoveryTests(SynchronousTestCase):
         self.client.put(ENDPOINT_SLICES, slice_of("192.0.2.5"))
         self.start()
         self.client.put(SERVICES, service("ClusterIP"))
-        self.assertEqual([("192.0.2.5", 10262)], list(self.told[-1]))
+        self.assertEqual([("192.0.2.5", 10262)], list(self.events[-1]))
 
     def test_no_service(self):
         """Without the service the message says what to do; it is found once it exists."""
         self.start()
         self.assertIn(f"no service {NAMESPACE}/{SERVICE}", self.found.problem())
         self.assertIn("--tunnelserver-addr", self.found.problem())
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.assertEqual(["a"], self.hosts())
 
@@ -156,7 +156,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
         self.client.remove(SERVICES, SERVICE, NAMESPACE)
-        self.assertEqual((1, ["a:1"]), (len(self.told), self.kept()))
+        self.assertEqual((1, ["a:1"]), (len(self.events), self.kept()))
         self.assertIn("no service", self.found.problem())
 
     def refuse(self, refused, error=None):
@@ -225,7 +225,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.client.fail(ApiUnreachable("no answer"))
         self.make()
         self.start()
-        self.assertEqual([(("a", 1), ("fd00::1", 2))], self.told)
+        self.assertEqual([(("a", 1), ("fd00::1", 2))], self.events)
         self.assertIn("has not returned", self.found.problem())
         self.pass_time(3600)
         self.client.put(SERVICES, service("ClusterIP", annotation="b:1"))
@@ -245,7 +245,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual((["b"], ["a:1"]), (self.hosts(), self.kept()))
         self.client.put(SERVICES, service("ClusterIP", annotation=" b:1"))
         self.pass_time(1)
-        self.assertEqual((2, ["b:1"]), (len(self.told), self.kept()))
+        self.assertEqual((2, ["b:1"]), (len(self.events), self.kept()))
         with mock.patch.object(StateDirectory, "write", side_effect=full):
             self.client.put(SERVICES, service("ClusterIP", annotation="c:1"))
             self.pass_time(1)
@@ -279,10 +279,10 @@ class FixedTests(SynchronousTestCase):
 
     def test_told_once(self):
         """The addresses are reported once, unchanged."""
-        told = []
+        events = []
         fixed = FixedAddresses([("a", 1)])
-        fixed.follow(told.append)
-        self.assertEqual(([[("a", 1)]], None), (told, fixed.problem()))
+        fixed.follow(events.append)
+        self.assertEqual(([[("a", 1)]], None), (events, fixed.problem()))
 
 
 class AddressFileTests(SynchronousTestCase):
@@ -332,6 +332,6 @@ class AddressFileTests(SynchronousTestCase):
 
     def test_cannot_write(self):
         """A missing directory is reported, and is not fatal."""
-        with capturedLogs() as told:
+        with capturedLogs() as events:
             AddressFile(self.directory / "missing").write([("a", 1)])
-        self.assertIn("missing", told[0]["problem"])
+        self.assertIn("missing", events[0]["problem"])

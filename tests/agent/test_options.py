@@ -386,11 +386,11 @@ class ErrorTests(SynchronousTestCase):
     def test_without_a_cluster_there_is_another_way(self) -> None:
         """Errors for a missing name, address or server mention --standalone."""
         for flag, given in (("NAME", ()), ("IP", ("--node-name=edge-1",))):
-            told = str(self.assertRaises(UsageError, Options({}).parseOptions, given))
+            events = str(self.assertRaises(UsageError, Options({}).parseOptions, given))
             self.assertEqual(
                 f"--node-{flag.lower()} is missing: give it or set NODE_{flag}, or add --standalone"
                 " where there is no cluster",
-                told,
+                events,
             )
 
     def test_two_tokens_are_refused(self) -> None:

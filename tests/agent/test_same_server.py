@@ -47,7 +47,7 @@ class SameServerTests(ReplicaTests):
         self.pass_time(5 * MAX_PROBE_DELAY, 5)
         self.assertEqual([True, False], [client.standing_by for client in self.clients()])
         self.assertEqual([False, True], [client.connected for client in self.clients()])
-        self.assertEqual(["made"], near.told)
+        self.assertEqual(["made"], near.events)
         self.assertEqual(1, len(self.replicas[0].listener.sessions()))
 
     def test_log(self):
@@ -64,7 +64,7 @@ class SameServerTests(ReplicaTests):
         self.pass_time(1)
         other, client = self.clients()
         self.assertTrue(other.standing_by and client.connected)
-        self.assertEqual(["made"], near.told)
+        self.assertEqual(["made"], near.events)
 
     def test_left(self):
         """When the server goes away, a session with the next one starts, and again only one."""
@@ -140,7 +140,7 @@ class HeldTests(ClientTestCase):
         self.assertEqual((True, False), (self.client.connected, self.other.connected))
         self.near.transport.write(b"still here")
         self.network.settle()
-        self.assertEqual((["made"], b"still here"), (self.near.told, bytes(self.far.received)))
+        self.assertEqual((["made"], b"still here"), (self.near.events, bytes(self.far.received)))
         self.assertEqual(1, len(self.listener.sessions()))
 
     def test_no_failure(self):
@@ -197,7 +197,7 @@ class HeldTests(ClientTestCase):
         self.assertFalse(self.other.connected)
         self.attempt()
         self.assertTrue(self.client.connected)
-        self.assertEqual(["made"], self.near.told)
+        self.assertEqual(["made"], self.near.events)
 
     def test_draining(self):
         """A draining client holds no server: the other one takes over before it has ended."""
@@ -209,7 +209,7 @@ class HeldTests(ClientTestCase):
         self.assertNotIn("held", self.hellos[-1].properties)
         self.near.transport.write(b"still here")
         self.network.pass_time(3)
-        self.assertEqual((["made"], b"still here"), (self.near.told, bytes(self.far.received)))
+        self.assertEqual((["made"], b"still here"), (self.near.events, bytes(self.far.received)))
         self.assertIs(
             self.registry.find("edge-1").tunnel.wire.peer.process, self.hellos[-1].process
         )

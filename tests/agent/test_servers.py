@@ -14,7 +14,7 @@ class FirstContactTests(ReplicaTests):
 
     def test_one_by_one(self):
         """Clients that share an address do not dial it at the same moment."""
-        self.told = 5
+        self.events = 5
         self.replica("lb")
         self.servers.use([("lb", 10262)])
         self.hangs = True
@@ -25,7 +25,7 @@ class FirstContactTests(ReplicaTests):
     def test_same_moment(self):
         """Two clients that reach one server at the same moment lose no time."""
         self.patch(random, "uniform", lambda low, high: high)
-        self.told = 2
+        self.events = 2
         self.replica("a", "b")
         self.use("a", "b")
         self.assertEqual([1], self.counts())
@@ -41,7 +41,7 @@ class SeparateTests(ReplicaTests):
     def setUp(self):
         """Start two servers."""
         super().setUp()
-        self.told = 2
+        self.events = 2
         self.replica("a")
         self.replica("b")
         self.use("a", "b")
@@ -53,7 +53,7 @@ class SeparateTests(ReplicaTests):
 
     def test_new_address(self):
         """A server at a new address is connected within seconds, without a report in HELLO."""
-        self.told = 3
+        self.events = 3
         self.replica("c")
         self.use("a", "b", "c")
         self.pass_time(11)
@@ -64,7 +64,7 @@ class SeparateTests(ReplicaTests):
         near, far = self.replicas[1].stream()
         self.kill(self.replicas[0])
         self.pass_time(60)
-        self.assertEqual((1, ["made"]), (self.servers.connected, near.told))
+        self.assertEqual((1, ["made"]), (self.servers.connected, near.events))
         self.assertIn("a:10262 (", self.servers.warning() or "")
         self.replicas[0].up = True
         self.pass_time(180)
@@ -119,7 +119,7 @@ class SeparateTests(ReplicaTests):
         self.patch(random, "uniform", lambda low, high: high)
         self.pass_time(150)
         self.assertIn(self.dialed[-1], dead)
-        self.told = 3
+        self.events = 3
         self.replica(*dead)
         self.cut()
         self.pass_time(1)
@@ -132,7 +132,7 @@ class SeparateTests(ReplicaTests):
         self.assertIn("c", self.dialed)
         self.patch(random, "uniform", lambda low, high: high)
         self.pass_time(120)
-        self.told = 3
+        self.events = 3
         self.replica("c")
         self.cut()
         self.pass_time(1)
@@ -140,7 +140,7 @@ class SeparateTests(ReplicaTests):
 
     def test_told_of_fewer(self):
         """A server that does not know of the other one ends no session, and hides no third one."""
-        self.told = 1
+        self.events = 1
         self.cut()
         self.pass_time(5)
         self.assertEqual([1, 1], self.counts())
@@ -152,7 +152,7 @@ class SeparateTests(ReplicaTests):
 
     def test_not_told(self):
         """A server that started without the API, and does not know the number, changes nothing."""
-        self.told = None
+        self.events = None
         self.kill(self.replicas[0])
         self.replicas[0].up = True
         self.pass_time(5)
@@ -181,7 +181,7 @@ class SeparateTests(ReplicaTests):
         self.assertEqual([0, 1], self.counts())
         near.transport.write(b"still here")
         self.settle()
-        self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+        self.assertEqual((["made"], b"still here"), (near.events, bytes(far.received)))
         near.transport.abortConnection()
         self.pass_time(3)
         self.assertEqual([], self.replicas[0].listener.sessions())
@@ -214,7 +214,7 @@ class SeparateTests(ReplicaTests):
         self.assertTrue({"c:10262", "d:10262"} <= addresses, addresses)
         near.transport.write(b"still here")
         self.settle()
-        self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+        self.assertEqual((["made"], b"still here"), (near.events, bytes(far.received)))
 
     def test_comes_back_elsewhere(self):
         """A session whose address is gone when its connection breaks continues at another one."""
@@ -227,7 +227,7 @@ class SeparateTests(ReplicaTests):
         self.pass_time(0.5)
         near.transport.write(b"still here")
         self.pass_time(5)
-        self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+        self.assertEqual((["made"], b"still here"), (near.events, bytes(far.received)))
 
     def test_no_address(self):
         """An empty list of addresses changes nothing."""
@@ -242,7 +242,7 @@ class NodePortTests(ReplicaTests):
 
     def test_no_storm(self):
         """An agent does not dial all of them at once, and still finds the servers."""
-        self.told = 2
+        self.events = 2
         hosts = [f"n{number}" for number in range(20)]
         self.replica(*hosts)
         self.replica(*hosts)
@@ -254,7 +254,7 @@ class NodePortTests(ReplicaTests):
 
     def test_dead_nodes(self):
         """Unresponsive addresses are passed over."""
-        self.told = 1
+        self.events = 1
         self.replica("n7")
         self.use(*(f"n{number}" for number in range(8)))
         self.pass_time(60)
@@ -280,7 +280,7 @@ class LimitTests(ReplicaTests):
 
     def test_limit(self):
         """There are this many sessions, and no search for more servers."""
-        self.told = 4
+        self.events = 4
         hosts = ["a", "b", "c", "d"]
         for host in hosts:
             self.replica(host)
@@ -293,7 +293,7 @@ class LimitTests(ReplicaTests):
 
     def test_another(self):
         """When one server is gone, another one takes its place."""
-        self.told = 3
+        self.events = 3
         for host in ("a", "b", "c"):
             self.replica(host)
         self.use("a", "b", "c")
@@ -312,7 +312,7 @@ class OneOfTwoTests(ReplicaTests):
 
     def test_leaving(self):
         """The agent leaves a draining server for the other address at once."""
-        self.told = 2
+        self.events = 2
         self.replica("a")
         self.replica("b")
         self.use("a", "b")
@@ -372,7 +372,7 @@ class UncountedTests(ReplicaTests):
             self.pass_time(3)
             near.transport.write(b"still here")
             self.settle()
-            self.assertEqual((["made"], b"still here"), (near.told, bytes(far.received)))
+            self.assertEqual((["made"], b"still here"), (near.events, bytes(far.received)))
             self.behind["a"] = self.behind["b"] = self.replicas[:1]
         self.assertEqual([1, 1], self.counts())
 
@@ -392,7 +392,7 @@ class UncountedTests(ReplicaTests):
         self.use("a", "b", "c")
         self.pass_time(1)
         self.assertEqual(3, len(self.servers._group.clients))
-        self.told = 1
+        self.events = 1
         self.cut()
         self.pass_time(5)
         self.assertEqual((1, [1]), (self.servers.desired, self.counts()))

@@ -277,7 +277,7 @@ class StopTests(ServiceTests):
         stopped = self.stop()
         self.network.pass_time(DRAIN_TIMEOUT / 2)
         self.assertNoResult(stopped)
-        self.assertEqual((["made"], 0), (near.told, self.stopped_dialers))
+        self.assertEqual((["made"], 0), (near.events, self.stopped_dialers))
         near.transport.abortConnection()
         self.network.pass_time(1)
         self.assert_stopped(stopped)

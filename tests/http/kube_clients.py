@@ -20,9 +20,9 @@ def upgrade_failure(answer: bytes) -> str:
     _, _, body = answer.partition(b"\r\n\r\n")
     text = body[:1024].decode("utf-8", "replace").strip()
     try:
-        told: Any = yaml.safe_load(text)
+        events: Any = yaml.safe_load(text)
     except yaml.YAMLError:
-        told = None
-    if not isinstance(told, dict) or told.get("kind", "Status") != "Status":
+        events = None
+    if not isinstance(events, dict) or events.get("kind", "Status") != "Status":
         return f"unable to upgrade connection: {text}"
-    return str(told.get("message", ""))
+    return str(events.get("message", ""))

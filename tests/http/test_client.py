@@ -100,9 +100,9 @@ class RequestTests(ClientTestCase):
         producer = Producer()
         receiver.exchange.registerProducer(producer, True)
         receiver.exchange.write(bytes(100_000))
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
         self.settle()
-        self.assertEqual(["pause", "resume"], producer.told)
+        self.assertEqual(["pause", "resume"], producer.events)
         receiver.exchange.unregisterProducer()
         with self.assertRaises(ValueError):
             receiver.exchange.registerProducer(producer, False)

@@ -174,10 +174,10 @@ class UpgradeTests(SynchronousTestCase):
         for sentence in ("no: " * 400, "\u00e9" * 2000, '"' * 3000, "\u65e5" * 900):
             answer = error_response(400, sentence, head)
             self.assertLessEqual(len(parse(answer)[2]), 1024)
-            told = upgrade_failure(answer)
-            self.assertTrue(told.endswith("..."), told)
-            self.assertTrue(sentence.startswith(told[:-3]), told)
-            self.assertGreater(len(told), 70)
+            events = upgrade_failure(answer)
+            self.assertTrue(events.endswith("..."), events)
+            self.assertTrue(sentence.startswith(events[:-3]), events)
+            self.assertGreater(len(events), 70)
         short = error_response(400, "x" * 600, head)
         self.assertEqual(upgrade_failure(short), "x" * 600)
 
@@ -185,8 +185,8 @@ class UpgradeTests(SynchronousTestCase):
         """The model of the decoder loses a text with a colon, like the real one."""
         self.assertEqual(upgrade_failure(error_response(503, self.SENTENCES[0], CURL)), "")
         without = "the server has too many connections"
-        told = "unable to upgrade connection: " + without
-        self.assertEqual(upgrade_failure(error_response(503, without, CURL)), told)
+        events = "unable to upgrade connection: " + without
+        self.assertEqual(upgrade_failure(error_response(503, without, CURL)), events)
 
     def test_nobody_knows_who_asked(self):
         """A head that is rejected may have been a request with an upgrade."""

@@ -270,11 +270,11 @@ class MemoryTests(SynchronousTestCase):
                 head, rest = reader.feed(rest[:size]), rest[size:]
                 if head is not None:
                     break
-            self.assertEqual(told(RequestHeadReader(HeadLimits()).feed(text)), told(head))
+            self.assertEqual(events(RequestHeadReader(HeadLimits()).feed(text)), events(head))
             self.assertEqual((b"\r\n\r\n", len(text)), (reader.early + rest, reader.size))
 
 
-def told(head):
+def events(head):
     """Return the parts of a head."""
     return head.method, head.target, head.version, head.fields
 
@@ -324,7 +324,7 @@ class RepeatedHeadTests(SynchronousTestCase):
             heads = RequestHeads(HeadLimits())
             text = start + lines + end
             first, second = heads.feed(text), heads.feed(text)
-            self.assertEqual((remembered, told(first)), (first is second, told(second)))
+            self.assertEqual((remembered, events(first)), (first is second, events(second)))
 
     @given(
         st.lists(st.sampled_from([b"GET", b"POST"]), min_size=1, max_size=6),

@@ -82,11 +82,11 @@ class EndTests(PoolTestCase):
         """A rejected request may cancel other waiting ones."""
         self.new(), self.new()
         first, second = self.ask(), self.ask()
-        told = []
-        first.addErrback(lambda failure: (told.append(failure.value), second.cancel()))
+        events = []
+        first.addErrback(lambda failure: (events.append(failure.value), second.cancel()))
         self.pool.close()
         self.settle()
-        self.assertIsInstance(told[0], PoolBusy)
+        self.assertIsInstance(events[0], PoolBusy)
         self.failureResultOf(second, CancelledError)
         self.assertEqual([], self.clock.getDelayedCalls())
 

@@ -57,8 +57,8 @@ class ShareTests(PoolTestCase):
         """Only long-running requests and upgrades connect in the name of their caller."""
         for arguments in ({}, {"upload": True}, {"long_running": True}, {"upgrade": True}):
             self.ask(caller="jane", **arguments)
-        told = [attempt.caller for attempt in self.attempts]
-        self.assertEqual([None, None, "jane", "jane"], told)
+        events = [attempt.caller for attempt in self.attempts]
+        self.assertEqual([None, None, "jane", "jane"], events)
 
     def test_those_who_wait(self):
         """A caller has half of the places in each queue, too."""

@@ -217,7 +217,7 @@ class TLSContract:
         self.assertFalse(server.reading)
         origin.break_off(ConnectionDone())
         carrier.settle()
-        self.assertEqual("lost", user.told[-1])
+        self.assertEqual("lost", user.events[-1])
         self.assertIsNotNone(server.closed_with)
         self.assertEqual([None], [error for _, error in self.handler.ends])
 
@@ -230,7 +230,7 @@ class TLSContract:
         link.settle()
         self.clock.advance(5)
         link.settle()
-        self.assertEqual(["made", "lost"], silent.told)
+        self.assertEqual(["made", "lost"], silent.events)
         self.assertEqual(1, len(self.factory.closing))
 
 

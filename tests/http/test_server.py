@@ -164,22 +164,22 @@ class ExchangeTests(ServerTestCase):
 
     def test_on_end_after_the_end(self):
         """A late callback is called at once; several are called in order."""
-        told = []
+        events = []
         self.send(request())
-        self.exchange.on_end(lambda error: told.append(("first", error)))
-        self.exchange.on_end(lambda error: told.append(("second", error)))
+        self.exchange.on_end(lambda error: events.append(("first", error)))
+        self.exchange.on_end(lambda error: events.append(("second", error)))
         self.exchange.respond(200)
-        self.exchange.on_end(lambda error: told.append(("late", error)))
-        self.assertEqual([("first", None), ("second", None), ("late", None)], told)
+        self.exchange.on_end(lambda error: events.append(("late", error)))
+        self.assertEqual([("first", None), ("second", None), ("late", None)], events)
 
     def test_defect_in_a_callback(self):
         """A callback that raises is logged, and the others are called."""
-        told = []
+        events = []
         self.send(request())
         self.exchange.on_end(lambda error: 1 / 0)
-        self.exchange.on_end(told.append)
+        self.exchange.on_end(events.append)
         self.exchange.respond(200)
-        self.assertEqual([None], told)
+        self.assertEqual([None], events)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_defect_in_the_handler(self):

@@ -283,12 +283,12 @@ class BackPressureTests(ServerTestCase):
         self.exchange.registerProducer(producer, True)
         self.exchange.send_head(200)
         self.exchange.write(bytes(100_000))
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
         self.settle()
-        self.assertEqual(["pause", "resume"], producer.told)
+        self.assertEqual(["pause", "resume"], producer.events)
         self.exchange.unregisterProducer()
         self.exchange.write(bytes(100_000))
-        self.assertEqual(["pause", "resume"], producer.told)
+        self.assertEqual(["pause", "resume"], producer.events)
 
     def test_last_piece_that_waits(self):
         """A response whose last piece is not received delays the next request, too."""
@@ -312,7 +312,7 @@ class BackPressureTests(ServerTestCase):
         self.exchange.write(bytes(100_000))
         producer = Producer()
         self.exchange.registerProducer(producer, True)
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
 
     def test_one_push_producer(self):
         """There is one producer at a time, and it must be a push producer."""
@@ -337,7 +337,7 @@ class BackPressureTests(ServerTestCase):
         producer = Producer()
         self.exchange.registerProducer(producer, True)
         self.client.break_off(ConnectionLost("reset"))
-        self.assertEqual(["stop"], producer.told)
+        self.assertEqual(["stop"], producer.events)
 
     def test_response_from_a_source(self):
         """A source fills a response, in one write with the head, and is paused as a producer."""
@@ -359,7 +359,7 @@ class BackPressureTests(ServerTestCase):
         self.assertEqual(1, len(self.client.segments))
         self.assertTrue(self.client.sent.endswith(b"6\r\nfirst \r\n"))
         source.sink.write(bytes(100_000))
-        self.assertEqual(["pause"], source.told)
+        self.assertEqual(["pause"], source.events)
         source.sink.finish()
         status, fields, body, _ = self.responses()[0]
         self.assertEqual((200, b"b", 100_006), (status, fields[b"a"], len(body)))

@@ -124,8 +124,8 @@ class FullTests(SynchronousTestCase):
         self.factory = self.server.factory
         self.server.handler.answer = hello
         self.clients = []
-        self.told = []
-        self.factory.on_full = lambda: self.told.append("full")
+        self.events = []
+        self.factory.on_full = lambda: self.events.append("full")
         self.addCleanup(self.factory.close)
 
     def connect(self, sent=b""):
@@ -157,13 +157,13 @@ class FullTests(SynchronousTestCase):
         """Of idle clients the one with the oldest request is evicted."""
         first, second = (self.connect(request()) for _ in range(2))
         self.send(first, request())
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         third = self.connect(request())
         self.assertEqual([False, True], [first.write_ended, second.write_ended])
         self.assertEqual([200], self.statuses(third))
         self.connect()
         self.assertEqual([True, False], [first.write_ended, third.write_ended])
-        self.assertEqual((["full"] * 2, {}), (self.told, self.factory.refusals))
+        self.assertEqual((["full"] * 2, {}), (self.events, self.factory.refusals))
 
     def test_an_answer_that_is_not_taken_yet(self):
         """An evicted client can receive the rest of its response, as after any close."""
@@ -201,7 +201,7 @@ class FullTests(SynchronousTestCase):
         exchange.switch(101, b"Switching Protocols", [(b"Upgrade", b"spdy/3.1")], User())
         for refused in [self.connect() for _ in range(2)]:
             self.assertEqual([503], self.statuses(refused, closed=True))
-        self.assertEqual(({503: 2}, ["full"] * 2), (self.factory.refusals, self.told))
+        self.assertEqual(({503: 2}, ["full"] * 2), (self.factory.refusals, self.events))
         self.assertEqual([False, False], [asking.aborted, upgraded.aborted])
         hello(self.server.handler.exchanges[0])
         settle(self.server.clock, asking)
@@ -213,7 +213,7 @@ class FullTests(SynchronousTestCase):
         first, second = self.busy(), self.busy()
         first.break_off(ConnectionLost())
         self.assertEqual([200], self.statuses(self.connect(request())))
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         self.assertFalse(second.aborted)
 
     def test_clients_that_do_not_close(self):
@@ -224,7 +224,7 @@ class FullTests(SynchronousTestCase):
         self.assertEqual([True, False, False], [client.aborted for client in clients])
         self.assertEqual([[200], [200], [400]], [self.statuses(c, closed=True) for c in clients])
         self.assertFalse(idle.write_ended)
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
 
     def test_the_end(self):
         """A drain does not wait for evicted clients, but for closing ones."""

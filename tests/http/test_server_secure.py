@@ -86,8 +86,8 @@ class HandshakeTests(SynchronousTestCase):
         self.server = Server(ServerSettings(max_connections=2, max_handshakes=3))
         self.server.handler.answer = hello
         self.factory = self.server.factory
-        self.told = []
-        self.factory.on_full = lambda: self.told.append("full")
+        self.events = []
+        self.factory.on_full = lambda: self.events.append("full")
         self.addCleanup(self.factory.close)
 
     def begin(self):
@@ -133,10 +133,10 @@ class HandshakeTests(SynchronousTestCase):
         for _ in range(2):
             self.complete(self.begin())
         client = self.begin()
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         self.complete(client)
         self.assertEqual(503, self.status(client, closed=True))
-        self.assertEqual(({503: 1}, ["full"]), (self.factory.refusals, self.told))
+        self.assertEqual(({503: 1}, ["full"]), (self.factory.refusals, self.events))
 
     def test_who_makes_room(self):
         """A connection in its handshake does not count as a waiting one."""
@@ -154,10 +154,10 @@ class HandshakeTests(SynchronousTestCase):
     def test_flood(self):
         """A handshake above the limit evicts the oldest one, which is reported."""
         flood = [self.begin() for _ in range(3)]
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         flood += [self.begin() for _ in range(10)]
         self.assertEqual([True] * 10 + [False] * 3, [client.aborted for client in flood])
-        self.assertEqual(["full"] * 10, self.told)
+        self.assertEqual(["full"] * 10, self.events)
         self.complete(flood[-3])
         self.assertEqual(200, self.status(flood[-3]))
 
@@ -251,8 +251,8 @@ class SecureHandshakeContract:
         self.assertEqual(200, self.ask())
         for link in silent:
             link.settle()
-        told = [link.client_io.protocol.told for link in silent]
-        self.assertEqual([["made", "lost"]] * 3 + [["made"]], told)
+        events = [link.client_io.protocol.events for link in silent]
+        self.assertEqual([["made", "lost"]] * 3 + [["made"]], events)
         self.assertEqual(1, len(self.factory.connections))
 
     def test_too_many_connections(self):

@@ -75,7 +75,7 @@ class SwitchTests(ServerTestCase):
         producer = Producer()
         protocol.transport.registerProducer(producer, True)
         protocol.transport.write(bytes(100_000))
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
 
     def test_half_close(self):
         """A protocol with half-close support is notified of each; another one is closed."""
@@ -91,7 +91,7 @@ class SwitchTests(ServerTestCase):
         self.switch(protocol)
         self.client.receive_end()
         self.settle()
-        self.assertEqual(["made", "lost"], protocol.told)
+        self.assertEqual(["made", "lost"], protocol.events)
 
     def test_end_before(self):
         """An end that arrived before is reported afterwards."""

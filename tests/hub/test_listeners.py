@@ -47,7 +47,7 @@ class ReachabilityTests(SynchronousTestCase):
         self.patch(listeners, "listen_tcp", self.listen)
         self.patch(listeners.tls, "server_side", lambda reactor, contexts, factory: factory)
         self.interface = NodeInterface(self.reactor, INTERFACE, self.run_job)
-        self.told = []
+        self.reports = []
         self.ports = HubListeners(
             self.reactor,
             SETTINGS,
@@ -77,13 +77,13 @@ class ReachabilityTests(SynchronousTestCase):
 
     def record_reachability(self, reached):
         """Record changes."""
-        if self.told[-1:] != [reached]:
-            self.told.append(reached)
+        if self.reports[-1:] != [reached]:
+            self.reports.append(reached)
 
     def run_checks(self):
         """Run the checks of the interface and the ports."""
         self.reactor.pump([INTERVAL, 0, 0])
-        return self.told
+        return self.reports
 
     def test_certificate(self):
         """They can once there is a certificate."""

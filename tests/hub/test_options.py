@@ -69,7 +69,7 @@ class ValueTests(SynchronousTestCase):
 
     def test_the_manifest_of_upstream(self) -> None:
         """Its flags are accepted, with a warning for each one that is ignored."""
-        told = Logged(self, "yurttunnel")
+        lines = Logged(self, "yurttunnel")
         settings = parse(
             "--v=2",
             "--bind-address=127.0.0.1",
@@ -82,7 +82,7 @@ class ValueTests(SynchronousTestCase):
             "--join-token=",
         )
         self.assertEqual(Path("/var/lib/yurthub/bootstrap-hub.conf"), settings.bootstrap.file)
-        warned = [line.split()[0] for line in told if "is ignored" in line]
+        warned = [line.split()[0] for line in lines if "is ignored" in line]
         self.assertEqual(["--enable-iptables", "--gc-frequency"], sorted(warned))
 
     def test_token_and_pins(self) -> None:

@@ -37,7 +37,7 @@ class _Watch:
         self.done = Deferred(lambda _: self.end())
         self.ended = False
         self.timer = None
-        self.told = 0
+        self.delivered = 0
 
     def end(self):
         """Stop reporting."""
@@ -58,9 +58,9 @@ class _Watch:
     def tell(self, event):
         """Report a change as seen through the watch's selectors."""
         version, resource, kind, old, new = event
-        if self.ended or resource != self.resource or version <= self.told:
+        if self.ended or resource != self.resource or version <= self.delivered:
             return
-        self.told = version
+        self.delivered = version
         was, is_now = self._wants(old), kind != "DELETED" and self._wants(new)
         if is_now:
             self.on_event("MODIFIED" if was else "ADDED", copy.deepcopy(new))
@@ -255,7 +255,7 @@ class FakeKubeClient:
             text = f"too old resource version: {since} ({self._version})"
             return fail(Expired(410, "Expired", text))
         watch = _Watch(resource, on_event, namespace, _selector(label_selector, field_selector))
-        watch.told = since
+        watch.delivered = since
         watch.timer = self._clock.callLater(timeout, watch.finish)
         self._watches.append(watch)
         for event in tuple(self._history):

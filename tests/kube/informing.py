@@ -66,12 +66,12 @@ class InformerTestCase(SynchronousTestCase):
     def follow(self, spec=PODS_SPEC, start=True):
         """Return an informer, and a list of the changes that its handler gets."""
         informer = self.informers.informer(spec)
-        told = []
-        informer.add_handler(lambda old, new: told.append((old, new)))
+        changes = []
+        informer.add_handler(lambda old, new: changes.append((old, new)))
         if start and not self.informers.running:
             self.informers.startService()
             self.addCleanup(self.informers.stopService)
-        return informer, told
+        return informer, changes
 
     def count(self, verb):
         """Return the number of calls with a verb."""

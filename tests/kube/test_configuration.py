@@ -384,9 +384,9 @@ class KubeConfigTests(ConfigurationTestCase):
 
     def test_a_time_that_a_plugin_is_told(self):
         """A time is passed as its text in the file, since JSON has no times."""
-        told = {"issued": datetime.date(2024, 1, 31), "number": 1}
+        extension = {"issued": datetime.date(2024, 1, 31), "number": 1}
         name = "client.authentication.k8s.io/exec"
-        self.cluster["extensions"] = [{"name": name, "extension": told}]
+        self.cluster["extensions"] = [{"name": name, "extension": extension}]
         plugin = {"command": "p", "apiVersion": "v1", "provideClusterInfo": True}
         self.user = {"exec": plugin}
         self.assertIn("issued: 2024-01-31\n", self.file().read_text())

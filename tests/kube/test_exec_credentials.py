@@ -35,7 +35,7 @@ class Process:
         self.signals = []
         self.children = False
         self.reason = None
-        self.told = False
+        self.exited = False
         self.has_input = True
 
     def closeStdin(self):
@@ -62,8 +62,8 @@ class Process:
 
     def tell(self):
         """Report the exit, once."""
-        if not self.told:
-            self.told = True
+        if not self.exited:
+            self.exited = True
             self.protocol.processEnded(Failure(self.reason))
 
 
@@ -244,7 +244,7 @@ class ExecCredentialsTests(SynchronousTestCase):
                 self.end(b"")
             self.reactor.advance(PLUGIN_SECONDS)
             self.assertIn("longer than 25 s", self.unavailable(asked))
-            self.assertTrue(self.process.told)
+            self.assertTrue(self.process.exited)
         asked = self.current()
         self.process.children = True
         asked.cancel()

@@ -25,31 +25,31 @@ class FollowingTests(InformerTestCase):
     def test_what_is_there(self):
         """The API's objects are cached, as transformed."""
         self.client.put(PODS, pod("a", node="n1"))
-        informer, told = self.follow()
+        informer, changes = self.follow()
         self.assertTrue(informer.synced)
         self.assertEqual("n1", informer.get("a", "default"))
         self.assertIsNone(informer.get("a", "other"))
         self.assertEqual(["n1"], list(informer.values()))
-        self.assertEqual([(None, "n1")], told)
+        self.assertEqual([(None, "n1")], changes)
 
     def test_changes(self):
         """Changes are reported with the previous value; an equal value is no change."""
-        informer, told = self.follow()
+        informer, changes = self.follow()
         self.client.put(PODS, pod("a", node="n1"))
         self.client.put(PODS, pod("a", node="n1", labels={"x": "y"}))
         self.client.put(PODS, pod("a", node="n2"))
         self.client.remove(PODS, "a", "default")
-        self.assertEqual([(None, "n1"), ("n1", "n2"), ("n2", None)], told)
+        self.assertEqual([(None, "n1"), ("n1", "n2"), ("n2", None)], changes)
         self.assertEqual([], list(informer.values()))
 
     def test_not_kept(self):
         """An object whose transform is ``None`` is not cached."""
-        _, told = self.follow()
+        _, changes = self.follow()
         self.client.put(PODS, pod("a"))
-        self.assertEqual([], told)
+        self.assertEqual([], changes)
         self.client.put(PODS, pod("a", node="n1"))
         self.client.put(PODS, pod("b"))
-        self.assertEqual([(None, "n1")], told)
+        self.assertEqual([(None, "n1")], changes)
 
     def test_cluster_scoped(self):
         """Cluster-scoped objects are found by name."""
@@ -113,33 +113,33 @@ class HandlerTests(InformerTestCase):
     def test_removed_handler(self):
         """A removed handler is not notified; removing it again has no effect."""
         informer, _ = self.follow()
-        told = []
-        remove = informer.add_handler(lambda old, new: told.append(new))
+        changes = []
+        remove = informer.add_handler(lambda old, new: changes.append(new))
         remove()
         remove()
         self.client.put(PODS, pod("a", node="n1"))
-        self.assertEqual([], told)
+        self.assertEqual([], changes)
 
     def test_same_function_twice(self):
         """A function that is added twice is notified twice, and removed one at a time."""
         informer, _ = self.follow()
-        told = []
+        changes = []
         remove = informer.add_handler(lambda old, new: None)
-        handler = lambda old, new: told.append(new)  # noqa: E731 - one object is added twice
+        handler = lambda old, new: changes.append(new)  # noqa: E731 - one object is added twice
         remove = informer.add_handler(handler)
         informer.add_handler(handler)
         remove()
         self.client.put(PODS, pod("a", node="n1"))
-        self.assertEqual(["n1"], told)
+        self.assertEqual(["n1"], changes)
 
     def test_handler_that_raises(self):
         """A handler's exception is logged and does not affect others."""
         informer = self.informers.informer(PODS_SPEC)
         informer.add_handler(lambda old, new: 1 / 0)
-        _, told = self.follow()
+        _, changes = self.follow()
         self.client.put(PODS, pod("a", node="n1"))
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
-        self.assertEqual([(None, "n1")], told)
+        self.assertEqual([(None, "n1")], changes)
 
     def test_added_by_a_handler(self):
         """A handler that was added by a handler is notified of each change once."""
@@ -158,12 +158,12 @@ class HandlerTests(InformerTestCase):
     def test_removed_by_a_handler(self):
         """A handler that was removed by an earlier one is not notified of the current change."""
         informer = self.informers.informer(PODS_SPEC)
-        told = []
+        changes = []
         informer.add_handler(lambda old, new: remove())
-        remove = informer.add_handler(lambda old, new: told.append(new))
+        remove = informer.add_handler(lambda old, new: changes.append(new))
         self.follow()
         self.client.put(PODS, pod("a", node="n1"))
-        self.assertEqual([], told)
+        self.assertEqual([], changes)
 
     def test_change_made_by_a_handler(self):
         """A change that a handler makes is reported to all after the current one."""
@@ -174,24 +174,24 @@ class HandlerTests(InformerTestCase):
                 self.client.put(PODS, pod("a", node="n2"))
 
         informer.add_handler(move)
-        _, told = self.follow()
+        _, changes = self.follow()
         self.client.put(PODS, pod("a", node="n1"))
-        self.assertEqual([(None, "n1"), ("n1", "n2")], told)
+        self.assertEqual([(None, "n1"), ("n1", "n2")], changes)
 
     def test_change_while_a_handler_is_added(self):
         """A change during a handler's first notifications is reported to it afterwards."""
         for name in "ab":
             self.client.put(PODS, pod(name, node="n1"))
         informer, _ = self.follow()
-        told = []
+        changes = []
 
         def move(old, new):
-            told.append((old, new))
-            if len(told) == 1:
+            changes.append((old, new))
+            if len(changes) == 1:
                 self.client.put(PODS, pod("b", node="n2"))
 
         informer.add_handler(move)
-        self.assertEqual([(None, "n1"), (None, "n1"), ("n1", "n2")], told)
+        self.assertEqual([(None, "n1"), (None, "n1"), ("n1", "n2")], changes)
 
 
 class ListTests(InformerTestCase):
@@ -214,21 +214,21 @@ class ListTests(InformerTestCase):
         self.client.page_limit = 2
         for name in "abcd":
             self.client.put(PODS, pod(name, node="n1"))
-        informer, told = self.follow()
+        informer, changes = self.follow()
         self.client.forget_history()
         self.client.remove(PODS, "a", "default")
         self.clock.pump([0, 0, 0])
         self.assertTrue(informer.synced)
         self.assertEqual(3, len(informer.values()))
-        self.assertEqual([(None, "n1")] * 4 + [("n1", None)], told)
+        self.assertEqual([(None, "n1")] * 4 + [("n1", None)], changes)
 
     def test_expired_watch(self):
         """After a version has expired the list is read again; only differences are reported."""
         for name in "abc":
             self.client.put(PODS, pod(name, node=f"n-{name}"))
-        _, told = self.follow()
+        _, changes = self.follow()
         self.client.fail(AWAY)
-        told.clear()
+        changes.clear()
         self.client.recover()
         self.client.put(PODS, pod("b", node="n-new"))
         self.client.remove(PODS, "c", "default")
@@ -237,9 +237,9 @@ class ListTests(InformerTestCase):
         self.pass_time(2)
         self.assertEqual(2, self.count("list"))
         expected = {("n-b", "n-new"), (None, "n-d"), ("n-c", None)}
-        self.assertEqual((3, expected), (len(told), set(told)))
+        self.assertEqual((3, expected), (len(changes), set(changes)))
         self.client.put(PODS, pod("e", node="n-e"))
-        self.assertEqual((None, "n-e"), told[-1])
+        self.assertEqual((None, "n-e"), changes[-1])
 
     def test_expired_event(self):
         """An event that the version has expired causes a list at once."""
@@ -364,8 +364,8 @@ class LifeTests(InformerTestCase):
 
     def test_started_later(self):
         """No request is made before the start; then all informers so far start."""
-        _, told = self.follow(start=False)
+        _, changes = self.follow(start=False)
         self.assertEqual([], self.client.calls)
         self.client.put(PODS, pod("a", node="n1"))
         self.follow()
-        self.assertEqual([(None, "n1")], told)
+        self.assertEqual([(None, "n1")], changes)

@@ -17,10 +17,10 @@ class MalformedTests(InformerTestCase):
         del bad["spec"]
         self.client.put(PODS, bad)
         self.client.put(PODS, pod("good", node="n1"))
-        informer, told = self.follow()
+        informer, changes = self.follow()
         self.assertEqual(1, len(self.flushLoggedErrors(KeyError)))
         self.assertTrue(informer.synced)
-        self.assertEqual([(None, "n1")], told)
+        self.assertEqual([(None, "n1")], changes)
 
     def test_known_object_becomes_bad(self):
         """The cached value of an object remains if a new version cannot be transformed."""
@@ -89,7 +89,7 @@ class BadTimesTests(InformerTestCase):
     def test_away_for_hours(self):
         """After an outage of hours there is no list, and the cache stays in use."""
         self.client.put(PODS, pod("a", node="n1"))
-        informer, told = self.follow()
+        informer, changes = self.follow()
         self.client.fail(AWAY)
         self.pass_time(3 * 3600)
         self.assertTrue(informer.synced)
@@ -98,7 +98,7 @@ class BadTimesTests(InformerTestCase):
         self.client.recover()
         self.pass_time(31)
         self.assertEqual(1, self.count("list"))
-        self.assertEqual([(None, "n1"), (None, "n2")], told)
+        self.assertEqual([(None, "n1"), (None, "n2")], changes)
 
     def test_pauses_begin_short_again(self):
         """After a healthy watch, the backoff is reset."""

@@ -194,8 +194,8 @@ class FailureTests(WorkQueueTestCase):
         for number in range(20):
             self.results[str(number)] = AWAY
             self.queue.add(str(number))
-        told = [line for line in self.lines if str(AWAY) in line]
-        self.assertEqual([f"0: {AWAY}; retrying"], told)
+        matching = [line for line in self.lines if str(AWAY) in line]
+        self.assertEqual([f"0: {AWAY}; retrying"], matching)
 
     def test_defect(self):
         """An unexpected exception is logged with its traceback, and the key is retried."""

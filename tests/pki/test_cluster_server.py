@@ -212,8 +212,10 @@ class ListenerTests(World):
             with capturedLogs() as events:
                 handshake(client, server)
             self.assertIs(creator.verdict, verdict)
-            told = [event["authority"] for event in events]
-            self.assertEqual(told, [] if verdict is Verdict.VERIFIED else [CLUSTER_AUTHORITY])
+            authorities = [event["authority"] for event in events]
+            self.assertEqual(
+                authorities, [] if verdict is Verdict.VERIFIED else [CLUSTER_AUTHORITY]
+            )
         self.assertIsNone(self.trust.kubelet_problem())
 
 

@@ -112,7 +112,7 @@ class StateDirectoryTests(SynchronousTestCase):
         self.addCleanup(shutil.rmtree, above)
         wanted = above / "further" / "state"
         try:
-            for mode, told in (
+            for mode, expected in (
                 (
                     0o755,
                     f"{wanted} does not exist, and user id 65534 may not create it in {above}:"
@@ -127,7 +127,7 @@ class StateDirectoryTests(SynchronousTestCase):
             ):
                 above.chmod(mode)
                 os.seteuid(65534)
-                self.assertEqual(told, self.refused(wanted))
+                self.assertEqual(expected, self.refused(wanted))
                 os.seteuid(0)
         finally:
             os.seteuid(0)

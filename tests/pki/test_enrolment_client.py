@@ -253,12 +253,12 @@ class ClientTests(World):
         key = new_key()
         certificate = self.issuer.authority.sign_server(key.public_key(), ["server.test"], [], 600)
         self.serve(self.issuer.authority.credentials(key, certificate))
-        for ahead, told in ((-2580.0, "43 minutes behind"), (21 * 86400.0, "21 days ahead of")):
+        for ahead, expected in ((-2580.0, "43 minutes behind"), (21 * 86400.0, "21 days ahead of")):
             clock = _Ahead(self.clock, ahead)
             failing = self.enroll(clock=clock)
             self.fails(
                 ClockSeemsWrong,
-                f"server.test:10262: this machine's clock is {told} the server's: it says"
+                f"server.test:10262: this machine's clock is {expected} the server's: it says"
                 f" {utc_now(clock):%F %T} UTC. The agent waits until it is set",
                 failing,
             )

@@ -217,13 +217,13 @@ class EnrolmentProtocolTests(World):
         self.assertIsNone(self.factory.problem())
         problem = self.cannot_write()
         self.ask_again()
-        told = f"nodes get no certificates: {problem}"
-        self.assertEqual(self.factory.problem(), told)
+        expected = f"nodes get no certificates: {problem}"
+        self.assertEqual(self.factory.problem(), expected)
         self.clock.advance(PROBLEM_SECONDS)
         self.assertIsNone(self.factory.problem())
         self.token = self.tokens.issue(600)
         self.ask_again()
-        self.assertEqual(self.factory.problem(), told)
+        self.assertEqual(self.factory.problem(), expected)
         nodes = self.directory.path / "nodes"
         nodes.unlink()
         nodes.mkdir()

@@ -76,7 +76,7 @@ class OwnershipTests(World):
         """Traffic to an address of two nodes reaches neither, whichever is connected."""
         self.ask("edge-2", "ipv4=10.77.2.2")
         twin = FakeSession("edge-2", addresses=["10.77.2.2"])
-        told = (
+        expected = (
             "10.77.2.2 is the address of several nodes: edge-1, edge-2; request one of them by"
             " its name"
         )
@@ -89,7 +89,7 @@ class OwnershipTests(World):
             change()
             for name in ("10.77.2.2", "::ffff:10.77.2.2"):
                 error = self.assertRaises(AmbiguousAddress, self.registry.find, name)
-                self.assertEqual(told, str(error))
+                self.assertEqual(expected, str(error))
 
     def test_shared_no_more(self) -> None:
         """The address is one node's again once the other is revoked, or has given it up."""

@@ -123,7 +123,7 @@ class AgentTrustTests(World):
             (40 * DAY, "40 days ahead of", ""),
             (200 * DAY, "200 days ahead of", refused),
         )
-        for number, (ahead, told, more) in enumerate(cases):
+        for number, (ahead, expected, more) in enumerate(cases):
             node = f"edge-{number}"
             own = parse_identifiers(f"host={node}")
             clock = SteppedClock(ahead)
@@ -144,7 +144,9 @@ class AgentTrustTests(World):
                 texts[0].partition("not obtained: ")[2],
                 (agent.problem() or "").partition(" yet: ")[2],
             ):
-                begin = f"{more}127.0.0.1:10262: this machine's clock is {told} the server's: it"
+                begin = (
+                    f"{more}127.0.0.1:10262: this machine's clock is {expected} the server's: it"
+                )
                 self.assertTrue(text.startswith(begin), text)
             clock.ahead = 0.0
             for _ in range(40):

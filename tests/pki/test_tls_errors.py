@@ -25,7 +25,7 @@ class ProblemTests(TestCase):
         self.issuer = Issuer.make(self)
         self.contexts = ServerContexts(self.issuer.server())
 
-    def told(
+    def problems(
         self, credentials: Credentials | None, protocols: list[bytes], version: int
     ) -> tuple[str, str]:
         """Run a handshake that fails, and return the sentences of server and agent."""
@@ -59,20 +59,20 @@ class ProblemTests(TestCase):
             (self.issuer.server(), "not valid for this use", "not an agent's certificate"),
         ):
             for version in VERSIONS:
-                server, agent = self.told(credentials, [TUNNEL_PROTOCOL], version)
+                server, agent = self.problems(credentials, [TUNNEL_PROTOCOL], version)
                 self.assertIn(at_server, server)
                 self.assertIn(at_agent, agent)
 
     def test_no_certificate(self) -> None:
         """An agent without a certificate is distinguished from one with an invalid one."""
-        server, agent = self.told(None, [TUNNEL_PROTOCOL], SSL.TLS1_3_VERSION)
+        server, agent = self.problems(None, [TUNNEL_PROTOCOL], SSL.TLS1_3_VERSION)
         self.assertEqual(server, "it presented no certificate")
         self.assertIn("remove node.pem", agent)
 
     def test_other_protocol(self) -> None:
         """An agent that has reached another program is advised to check the address."""
         for version in VERSIONS:
-            server, agent = self.told(self.issuer.node(), [b"h2"], version)
+            server, agent = self.problems(self.issuer.node(), [b"h2"], version)
             self.assertIn("it offers no protocol that is served here", server)
             self.assertIn("does not speak yurttunnel/1 there", agent)
 
@@ -108,8 +108,8 @@ class ProblemTests(TestCase):
             server.bio_write(agent.bio_read(10000))
             with self.assertRaises(SSL.Error) as caught:
                 server.do_handshake()
-            told = problem_with_peer(Failure(caught.exception))
-            self.assertIn("it does not trust this server's certificate", told)
+            reason = problem_with_peer(Failure(caught.exception))
+            self.assertIn("it does not trust this server's certificate", reason)
 
     def test_cut(self) -> None:
         """A connection that was lost during the handshake is reported as such."""
@@ -118,12 +118,12 @@ class ProblemTests(TestCase):
 
     def test_unknown_words(self) -> None:
         """Unknown errors are passed on, and unknown alerts are described as alerts."""
-        for text, told in (
+        for text, reason in (
             ("something new", "something new"),
             ("tlsv1 alert strange thing", "it has sent the TLS alert 'strange thing'"),
         ):
             error = SSL.Error([("SSL routines", "", text)])
-            self.assertEqual(problem_with_peer(Failure(error)), told)
+            self.assertEqual(problem_with_peer(Failure(error)), reason)
 
     def test_own_words(self) -> None:
         """A rejection keeps its own text, whatever names are in it."""
@@ -138,11 +138,11 @@ class ProblemTests(TestCase):
             (Code.REVOKED, "to accept it again, remove node.pem from the agent's --state-dir"),
             (Code.NOT_AUTHORIZED, "remove that from --agent-identifiers"),
         ):
-            told = problem_with_server(Failure(Refused(code, "no")))
-            self.assertTrue(told.startswith(f"no ({code.name}): "))
-            self.assertIn(words, told)
-        told = problem_with_server(Failure(Refused(Code.GOING_AWAY, "about to stop")))
-        self.assertEqual(told, "about to stop (GOING_AWAY)")
+            reason = problem_with_server(Failure(Refused(code, "no")))
+            self.assertTrue(reason.startswith(f"no ({code.name}): "))
+            self.assertIn(words, reason)
+        reason = problem_with_server(Failure(Refused(Code.GOING_AWAY, "about to stop")))
+        self.assertEqual(reason, "about to stop (GOING_AWAY)")
 
     def test_other_failures(self) -> None:
         """Failures outside of TLS keep their texts."""

@@ -110,7 +110,7 @@ def shown(state):
     }
 
 
-def told(state):
+def problem_texts(state):
     """Return the problems as sentences."""
     return [f"{problem.what}: {problem.text}" for problem in state.problems]
 

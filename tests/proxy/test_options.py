@@ -95,7 +95,7 @@ class ValueTests(SynchronousTestCase):
         """Its flags are accepted; those without a meaning, and its file, cause a warning each."""
         file = Path(self.mktemp())
         file.write_text("kind: KubeProxyConfiguration\nmode: iptables\n")
-        told = Logged(self)
+        lines = Logged(self)
         settings = parse(
             f"--config={file}",
             "--hostname-override=edge-2",
@@ -107,7 +107,7 @@ class ValueTests(SynchronousTestCase):
         )
         self.assertEqual("edge-2", settings.node_name)
         self.assertTrue(settings.masquerade.everyone)
-        warned = [line.split()[0] for line in told if "is ignored" in line]
+        warned = [line.split()[0] for line in lines if "is ignored" in line]
         self.assertEqual(["--config", "--profiling", "--proxy-mode"], sorted(warned))
 
     def test_what_a_diagnosis_looks_at(self) -> None:
@@ -133,17 +133,17 @@ class RefusalTests(SynchronousTestCase):
 
     def test_hub_gets_no_secrets(self) -> None:
         """With a kubeconfig the API is accessed by TLS, wherever it is."""
-        told = self.refused("--kubeconfig=/etc/kubeconfig", "--master=http://127.0.0.1:10261")
-        self.assertIn("--kubeconfig has no effect with --master http://", told)
+        lines = self.refused("--kubeconfig=/etc/kubeconfig", "--master=http://127.0.0.1:10261")
+        self.assertIn("--kubeconfig has no effect with --master http://", lines)
         both = parse("--kubeconfig=/etc/kubeconfig", "--master=https://api").sources
         self.assertEqual(("https://api", Path("/etc/kubeconfig")), (both.master, both.kube_config))
 
     def test_rules_cannot_lead_to_loopback(self) -> None:
         """This is only allowed for clients that connect without rules."""
         for address in ("127.0.0.1", "::1"):
-            told = self.refused(f"--bind-address={address}")
-            self.assertIn("route_localnet", told)
-            self.assertIn("--proxy-backend none", told)
+            lines = self.refused(f"--bind-address={address}")
+            self.assertIn("route_localnet", lines)
+            self.assertIn("--proxy-backend none", lines)
         settings = parse("--bind-address=127.0.0.1", "--proxy-backend=none")
         self.assertEqual("127.0.0.1", settings.bind_address)
 
@@ -154,8 +154,8 @@ class RefusalTests(SynchronousTestCase):
     def test_the_kernel_carries_by_nftables_alone(self) -> None:
         """The error says what to omit."""
         for name in ("iptables", "none"):
-            told = self.refused("--mode=kernel", f"--proxy-backend={name}")
-            self.assertIn(f"leave --proxy-backend {name} out", told)
+            lines = self.refused("--mode=kernel", f"--proxy-backend={name}")
+            self.assertIn(f"leave --proxy-backend {name} out", lines)
         self.assertIs(Mode.KERNEL, parse("--mode=kernel", "--proxy-backend=nftables").mode)
 
     def test_bad_values(self) -> None:
@@ -182,5 +182,5 @@ class RefusalTests(SynchronousTestCase):
 
     def test_syncs_are_not_rarer_than_they_are_frequent(self) -> None:
         """The minimum interval of syncs must not exceed the maximum."""
-        told = self.refused("--iptables-sync-period=1s", "--iptables-min-sync-period=2s")
-        self.assertIn("--iptables-min-sync-period", told)
+        lines = self.refused("--iptables-sync-period=1s", "--iptables-min-sync-period=2s")
+        self.assertIn("--iptables-min-sync-period", lines)

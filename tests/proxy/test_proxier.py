@@ -319,13 +319,13 @@ class PortTests(ProxierTestCase):
         api = key("api")
         self.set(service([1]), service([1], key=api))
         self.assertEqual({key(): 40000, api: None}, self.rules.ports)
-        told = [each for each in self.warnings if "no remaining ports" in each]
-        self.assertEqual(1, len(told))
-        self.assertIn("shop/api:http", told[0])
+        warned = [each for each in self.warnings if "no remaining ports" in each]
+        self.assertEqual(1, len(warned))
+        self.assertIn("shop/api:http", warned[0])
         self.assertIn("no remaining ports", self.proxier.warning())
         self.assertIsNone(self.proxier.problem())
         self.clock.advance(30)
-        self.assertEqual(told, [each for each in self.warnings if "no remaining ports" in each])
+        self.assertEqual(warned, [each for each in self.warnings if "no remaining ports" in each])
         self.clock.advance(1)
         self.set(service([1], key=api))
         self.clock.advance(1)
@@ -352,9 +352,9 @@ class PortTests(ProxierTestCase):
         portals = [Portal(PortalKind.NODE_PORT, None, number) for number in range(1, 31)]
         self.claims.taken = set(range(1, 31))
         self.set(service([1], portals=tuple(portals)), problems=[Problem("shop/a", "bad")])
-        told = list(self.warnings)
-        self.assertEqual(MAX_REPORTED + 1, len(told))
-        self.assertIn("10 more problems", told[-1])
+        warned = list(self.warnings)
+        self.assertEqual(MAX_REPORTED + 1, len(warned))
+        self.assertIn("10 more problems", warned[-1])
         self.assertEqual((31, 30), (len(self.proxier.problems), self.proxier.own_problems))
 
     def test_rules_that_somebody_else_has_changed_are_counted(self):

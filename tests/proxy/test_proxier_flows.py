@@ -203,8 +203,8 @@ class FlowTests(ProxierTestCase):
         self.conntrack.failure = "no netlink"
         with capturedLogs() as events:
             self.set(service([1], portals=(portal,)), service([1], key=DNS, portals=(self.portal,)))
-        told = [formatEvent(each) for each in events]
-        self.assertTrue([each for each in told if "keep failing: no netlink" in each], told)
+        lines = [formatEvent(each) for each in events]
+        self.assertTrue([each for each in lines if "keep failing: no netlink" in each], lines)
         self.conntrack.failure = None
         self.pass_period()
         self.assertEqual([(4, self.at_first(1))], self.forgotten())

@@ -38,7 +38,7 @@ class ResumeTests(ListenerTests):
         self.assertEqual(1, self.context.counters.resumptions)
         user.transport.write(b"x")
         self.network.settle()
-        self.assertEqual((["made"], []), (user.told, agent.ends))
+        self.assertEqual((["made"], []), (user.events, agent.ends))
 
     def test_wrong_node(self):
         """A node that requests another's session gets a new one; the other's is not affected."""
@@ -90,7 +90,7 @@ class ResumeTests(ListenerTests):
         user.transport.write(b"x")
         self.network.pass_time(2)
         self.assertTrue(self.registry.find("edge-1").tunnel.connected)
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
 
     def test_revoked_meanwhile(self):
         """A revoked node does not get its session back."""
@@ -131,7 +131,7 @@ class ResumeTests(ListenerTests):
         user = self.stream(self.connected())
         self.network.cut()
         self.clock.advance(GRACE - 0.1)
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
         self.clock.advance(0.2)
         self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
         self.assert_no_sessions()
@@ -144,7 +144,7 @@ class ResumeTests(ListenerTests):
             self.clock.advance(0.25)
         self.network.cut()
         self.clock.advance(WINDOW - 1)
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
         self.clock.advance(1.5)
         self.assertEqual(Code.SESSION_LOST, user.reasons[0].value.code)
         self.assertEqual([], self.listener.sessions())

@@ -133,7 +133,7 @@ class ReplacementTests(ListenerTests):
         second = self.connected(process=b"b" * 16)
         self.stream(second)
         self.assertEqual(1, len(second.acceptor.requests))
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
 
     def test_connection_lost_while_draining(self):
         """A draining session that loses its connection waits for its agent only if it has streams.
@@ -151,7 +151,7 @@ class ReplacementTests(ListenerTests):
             self.assertEqual(streams, len(self.listener.sessions()))
         agent.request_resumption()
         self.dial(agent)
-        self.assertEqual([["made"]], [user.told for user in users])
+        self.assertEqual([["made"]], [user.events for user in users])
 
     def test_unreceived_data_of_a_draining_session(self):
         """A session also waits if data of its last stream may not have arrived."""
@@ -238,7 +238,7 @@ class SuccessionTests(ListenerTests):
         self.network.pass_time(1)
         self.assertEqual([Code.GOING_AWAY], [code for code, _ in second.ends])
         self.stream(self.first).transport.abortConnection()
-        self.assertEqual((["made"], []), (self.user.told, self.first.ends))
+        self.assertEqual((["made"], []), (self.user.events, self.first.ends))
 
     def test_predecessor_serves_when_its_successor_is_lost(self):
         """Dials wait briefly for the successor, and then use the draining session."""
@@ -263,7 +263,7 @@ class SuccessionTests(ListenerTests):
         second.request_resumption()
         self.dial(second)
         self.assertTrue(self.serving(second))
-        self.assertEqual(["made"], self.user.told)
+        self.assertEqual(["made"], self.user.events)
 
     def test_draining_predecessor_is_killed_first(self):
         """The predecessor's streams end when its agent is overdue and the successor connected."""

@@ -32,8 +32,8 @@ class NodeHistoryTests(SynchronousTestCase):
         self.clock = Clock()
         self.clock.advance(1000)
         self.history = NodeHistory(self.clock, max_nodes=3)
-        self.told: list[int] = []
-        self.history.on_change.append(lambda: self.told.append(1))
+        self.events: list[int] = []
+        self.history.on_change.append(lambda: self.events.append(1))
 
     def test_a_node(self) -> None:
         """A node has an address and a version, and once disconnected the time and the reason."""
@@ -49,13 +49,13 @@ class NodeHistoryTests(SynchronousTestCase):
         past = self.history.get("edge-1")
         self.assertEqual((None, "192.0.2.1:2"), (past.last_seen, past.address))
         self.assertEqual(["silent"], [each.reason for each in past.disconnections])
-        self.assertEqual(3, len(self.told))
+        self.assertEqual(3, len(self.events))
 
     def test_nothing_new(self) -> None:
         """A node that is still connected is not a change."""
         for _ in range(2):
             self.history.connected("edge-1", "192.0.2.1:1", "1.0")
-        self.assertEqual(1, len(self.told))
+        self.assertEqual(1, len(self.events))
 
     def test_an_interruption(self) -> None:
         """A lost connection is a disconnection of a node that is not gone."""

@@ -49,6 +49,6 @@ class SocketMarkerTests(SynchronousTestCase):
         mark = SocketMarker()
         for _ in range(3):
             mark(Refusing(error))
-        (told,) = logged.events
-        self.assertIn("CAP_NET_ADMIN", told["log_format"])
-        self.assertEqual(error.strerror, told["error"])
+        (warning,) = logged.events
+        self.assertIn("CAP_NET_ADMIN", warning["log_format"])
+        self.assertEqual(error.strerror, warning["error"])

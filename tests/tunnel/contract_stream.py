@@ -46,7 +46,7 @@ class StreamContract:
         """The attached protocol is connected to the stream, once."""
         near, _, user, _ = self.attached()
         self.assertIs(near, user.transport)
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
 
     def test_both_directions(self):
         """Data arrives in order in both directions, and is counted at both ends."""
@@ -71,7 +71,7 @@ class StreamContract:
         far.attach(user)
         self.settle()
         self.assertEqual(b"early", bytes(user.received))
-        self.assertEqual(["made", "read lost"], user.told)
+        self.assertEqual(["made", "read lost"], user.events)
 
     def test_attach_after_reset(self):
         """The user of a stream that was reset before is connected, and gets the reason."""
@@ -81,7 +81,7 @@ class StreamContract:
         user = HalfCloseUser()
         far.attach(user)
         self.settle()
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertEqual(Code.CONNECTION_LOST, user.reasons[0].value.code)
 
     def test_half_close(self):
@@ -90,8 +90,8 @@ class StreamContract:
         near.write(b"question")
         near.loseWriteConnection()
         self.settle()
-        self.assertEqual(["made", "read lost"], far_user.told)
-        self.assertEqual(["made", "write lost"], near_user.told)
+        self.assertEqual(["made", "read lost"], far_user.events)
+        self.assertEqual(["made", "write lost"], near_user.events)
         far.write(b"answer")
         self.settle()
         self.assertEqual(b"answer", bytes(near_user.received))
@@ -104,7 +104,7 @@ class StreamContract:
         far.loseWriteConnection()
         self.settle()
         for user in (near_user, far_user):
-            self.assertEqual(1, user.told.count("lost"))
+            self.assertEqual(1, user.events.count("lost"))
             self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_write_after_half_close(self):
@@ -141,9 +141,9 @@ class StreamContract:
         near, _, near_user, far_user = self.attached(far_user=User())
         near.loseWriteConnection()
         self.settle()
-        self.assertEqual(["made", "lost"], far_user.told)
+        self.assertEqual(["made", "lost"], far_user.events)
         self.assertIsInstance(far_user.reasons[0].value, ConnectionDone)
-        self.assertIn("read lost", near_user.told)
+        self.assertIn("read lost", near_user.events)
 
     def test_abort(self):
         """An abort ends both ends, and each gets the code and the text."""
@@ -151,7 +151,7 @@ class StreamContract:
         near.abort(Code.CONNECTION_LOST, "the socket broke")
         self.settle()
         for user in (near_user, far_user):
-            self.assertEqual(["made", "lost"], user.told)
+            self.assertEqual(["made", "lost"], user.events)
             error = user.reasons[0].value
             self.assertIsInstance(error, StreamFailed)
             self.assertEqual((Code.CONNECTION_LOST, "the socket broke"), (error.code, error.text))
@@ -173,10 +173,10 @@ class StreamContract:
         near.write(b"waits")
         near.loseWriteConnection()
         self.settle()
-        self.assertEqual((b"", ["made"]), (bytes(far_user.received), far_user.told))
+        self.assertEqual((b"", ["made"]), (bytes(far_user.received), far_user.events))
         far.resumeProducing()
         self.settle()
-        self.assertEqual((b"waits", ["made", "read lost"]), (far_user.received, far_user.told))
+        self.assertEqual((b"waits", ["made", "read lost"]), (far_user.received, far_user.events))
 
     def test_push_producer(self):
         """A producer is paused while the far end does not read, once, and resumed, once."""
@@ -185,15 +185,15 @@ class StreamContract:
         near.registerProducer(producer, True)
         far.pauseProducing()
         total = 0
-        while "pause" not in producer.told and total < 1000:
+        while "pause" not in producer.events and total < 1000:
             near.write(bytes(4096))
             total += 1
             self.settle()
         near.write(b"more")
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
         far.resumeProducing()
         self.settle()
-        self.assertEqual(["pause", "resume"], producer.told)
+        self.assertEqual(["pause", "resume"], producer.events)
         self.assertEqual(total * 4096 + 4, len(far_user.received))
 
     def test_register_while_full(self):
@@ -204,7 +204,7 @@ class StreamContract:
         self.settle()
         producer = Producer()
         near.registerProducer(producer, True)
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
 
     def test_two_producers(self):
         """A second producer is rejected until the first one is unregistered."""
@@ -225,7 +225,7 @@ class StreamContract:
         near.unregisterProducer()
         far.resumeProducing()
         self.settle()
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
 
     def test_producer_of_reset_stream(self):
         """The producer of a stream that is reset is stopped, once."""
@@ -234,7 +234,7 @@ class StreamContract:
         near.registerProducer(producer, True)
         far.abort(Code.CONNECTION_LOST, "broken")
         self.settle()
-        self.assertEqual(["stop"], producer.told)
+        self.assertEqual(["stop"], producer.events)
 
     def test_producer_of_closed_stream(self):
         """A producer that is registered with a closed stream is stopped at once."""
@@ -243,7 +243,7 @@ class StreamContract:
         self.settle()
         producer = Producer()
         near.registerProducer(producer, True)
-        self.assertEqual(["stop"], producer.told)
+        self.assertEqual(["stop"], producer.events)
 
     def test_after_the_end(self):
         """Calls after the end of a stream have no effect, and do not raise."""
@@ -258,4 +258,4 @@ class StreamContract:
         near.resumeProducing()
         near.unregisterProducer()
         self.settle()
-        self.assertEqual(["made", "lost"], near_user.told)
+        self.assertEqual(["made", "lost"], near_user.events)

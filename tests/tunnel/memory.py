@@ -41,16 +41,16 @@ class Acceptor:
 
 
 class User(Protocol):
-    """A plain protocol that records its events, in order, in ``told``."""
+    """A plain protocol that records its events, in order, in ``events``."""
 
     def __init__(self) -> None:
         self.received = bytearray()
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.reasons: list[Failure] = []
 
     def connectionMade(self) -> None:
         """Record the event."""
-        self.told.append("made")
+        self.events.append("made")
 
     def dataReceived(self, data: bytes) -> None:
         """Store data."""
@@ -58,7 +58,7 @@ class User(Protocol):
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Record the event."""
-        self.told.append("lost")
+        self.events.append("lost")
         self.reasons.append(reason)
 
 
@@ -68,30 +68,30 @@ class HalfCloseUser(User):
 
     def readConnectionLost(self) -> None:
         """Record the end of the peer's direction."""
-        self.told.append("read lost")
+        self.events.append("read lost")
 
     def writeConnectionLost(self) -> None:
         """Record the end of this side's direction."""
-        self.told.append("write lost")
+        self.events.append("write lost")
 
 
 class Producer:
     """A push producer that records its calls, and does not declare its interface."""
 
     def __init__(self) -> None:
-        self.told: list[str] = []
+        self.events: list[str] = []
 
     def pauseProducing(self) -> None:
         """Record the call."""
-        self.told.append("pause")
+        self.events.append("pause")
 
     def resumeProducing(self) -> None:
         """Record the call."""
-        self.told.append("resume")
+        self.events.append("resume")
 
     def stopProducing(self) -> None:
         """Record the call."""
-        self.told.append("stop")
+        self.events.append("stop")
 
 
 class Bulk:

@@ -300,7 +300,7 @@ class ConnectionTests:
         link.settle()
         self.assertEqual([], self.listener.ended)
         link.cut()
-        self.assertEqual(["made", "lost"], other.told)
+        self.assertEqual(["made", "lost"], other.events)
 
     def test_no_certificate(self):
         """A client without a certificate never becomes ready at the server."""

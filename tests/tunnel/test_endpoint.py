@@ -80,7 +80,7 @@ class TunnelEndpointTests(EndpointTestCase):
         connecting = self.endpoint("host.test", 8080, 2.5).connect(Factory.forProtocol(User))
         self.pair.pump()
         user = self.successResultOf(connecting)
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
         self.assertEqual("edge-1/host.test:8080", repr(user.transport.getPeer()))
         [request] = self.pair.acceptor.requests
         self.assertEqual(("host.test", 8080, 2.5), (request.host, request.port, request.timeout))

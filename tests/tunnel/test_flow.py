@@ -115,11 +115,11 @@ class IsolationTests(FlowTestCase):
         self.pair.pump()
         self.assertEqual((b"question", []), (user.received, looked_at))
         for ended, far in stalled:
-            self.assertEqual(["made"], ended.told)
+            self.assertEqual(["made"], ended.events)
             far.resumeProducing()
         self.pair.pump()
         for ended, _ in stalled:
-            self.assertEqual(["made", "write lost"], ended.told[:2])
+            self.assertEqual(["made", "write lost"], ended.events[:2])
 
     def test_same_turns_as_undisturbed(self):
         """A question and its answer take as many iterations with stalled streams as without."""

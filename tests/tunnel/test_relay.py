@@ -389,7 +389,7 @@ class OtherTransportTests(SynchronousTestCase):
         client.transport.loseConnection()
         pump.flush()
         self.pair.pump()
-        self.assertEqual(["made", "read lost"], self.user.told)
+        self.assertEqual(["made", "read lost"], self.user.events)
 
     def test_failed_stream_names_reason(self):
         """The reset after a broken socket contains the reason."""

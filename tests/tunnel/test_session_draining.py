@@ -122,12 +122,12 @@ class GoAwayTests(SessionTestCase):
     def test_told_once(self):
         """The peer's owner is notified once that the session accepts no new streams."""
         self.join()
-        told = []
-        self.pair.server.on_draining.append(lambda: told.append(True))
+        events = []
+        self.pair.server.on_draining.append(lambda: events.append(True))
         self.pair.agent.drain("the agent stops")
         self.pair.agent.drain("the agent stops")
         self.pair.pass_time(1)
-        self.assertEqual([True], told)
+        self.assertEqual([True], events)
 
     def test_drained(self):
         """The session ends with its last stream, after its data and FIN have arrived."""
@@ -177,7 +177,7 @@ class GoAwayTests(SessionTestCase):
         self.drain_after_near_end()
         self.far.loseWriteConnection()
         self.pair.pump()
-        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.events)
         self.assertTrue(self.pair.agent.closed)
 
     def test_drained_and_cut(self):
@@ -194,7 +194,7 @@ class GoAwayTests(SessionTestCase):
         self.pair.connect()
         self.pair.pump()
         self.assertEqual(b"last words", self.near_user.received)
-        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.events)
         self.assertTrue(self.pair.agent.closed)
         self.assertTrue(self.pair.server.closed)
 
@@ -221,7 +221,7 @@ class GoAwayTests(SessionTestCase):
         self.pair.agent.resumeProducing()
         self.pair.pump()
         self.assertTrue(self.pair.agent.closed)
-        self.assertIn("read lost", self.near_user.told)
+        self.assertIn("read lost", self.near_user.events)
 
     def test_close_while_going_away(self):
         """A session that is closed between the two steps leaves no timer."""

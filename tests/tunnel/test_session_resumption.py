@@ -123,8 +123,8 @@ class ResumptionTests(SessionTestCase):
         self.pair.connect()
         self.pair.pump()
         self.assertEqual(b"last words", self.far_user.received)
-        self.assertEqual(["made", "read lost"], self.far_user.told)
-        self.assertEqual(["made", "write lost"], self.near_user.told)
+        self.assertEqual(["made", "read lost"], self.far_user.events)
+        self.assertEqual(["made", "write lost"], self.near_user.events)
 
     def test_dial_while_detached(self):
         """A stream opened without a connection is opened on the next one."""

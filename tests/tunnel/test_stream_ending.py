@@ -24,9 +24,9 @@ class EndTests(SessionTestCase):
             near, _ = self.pair.joined(user, User())
             self.pair.clock.advance(1)
             end(near)
-            self.assertEqual(["made"], user.told)
+            self.assertEqual(["made"], user.events)
             self.pair.pump()
-            self.assertEqual(["made", "lost"], user.told)
+            self.assertEqual(["made", "lost"], user.events)
 
     def test_not_within_a_resumption(self):
         """Nor is it called within ``resumeProducing``, if the peer's FIN was held meanwhile."""
@@ -38,9 +38,9 @@ class EndTests(SessionTestCase):
         self.pair.pump()
         self.near.resumeProducing()
         self.assertEqual(b"last words", self.near_user.received)
-        self.assertEqual(["made", "write lost", "read lost"], self.near_user.told)
+        self.assertEqual(["made", "write lost", "read lost"], self.near_user.events)
         self.pair.pump()
-        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.told)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], self.near_user.events)
 
     def test_not_within_an_abort_of_a_close_that_waits(self):
         """Nor is it called within an abort of a close that was delayed by a pull producer."""
@@ -48,9 +48,9 @@ class EndTests(SessionTestCase):
         self.near.registerProducer(Producer(), False)
         self.near.loseConnection()
         self.near.abortConnection()
-        self.assertEqual(["made"], self.near_user.told)
+        self.assertEqual(["made"], self.near_user.events)
         self.pair.pump()
-        self.assertEqual(["made", "lost"], self.near_user.told)
+        self.assertEqual(["made", "lost"], self.near_user.events)
 
     def test_close_when_made(self):
         """A protocol may close its stream in ``connectionMade``."""
@@ -59,7 +59,7 @@ class EndTests(SessionTestCase):
             user.connectionMade = lambda user=user, m=method: getattr(user.transport, m)()
             self.pair.joined(user, User())
             self.pair.pump()
-            self.assertEqual(1, user.told.count("lost"), method)
+            self.assertEqual(1, user.events.count("lost"), method)
 
     def test_lose_after_half_close(self):
         """``loseConnection`` after ``loseWriteConnection`` ends the stream for its user."""
@@ -68,7 +68,7 @@ class EndTests(SessionTestCase):
         self.pair.pump()
         self.near.loseConnection()
         self.pair.pump()
-        self.assertEqual(["made", "write lost", "lost"], self.near_user.told)
+        self.assertEqual(["made", "write lost", "lost"], self.near_user.events)
         self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
 
     def test_lose_at_once_after_half_close(self):
@@ -78,7 +78,7 @@ class EndTests(SessionTestCase):
         self.near.loseWriteConnection()
         self.near.loseConnection()
         self.pair.pump()
-        self.assertEqual(1, self.near_user.told.count("lost"))
+        self.assertEqual(1, self.near_user.events.count("lost"))
         self.assertEqual(b"last words", self.far_user.received)
 
     def test_lose_after_peers_end(self):
@@ -88,7 +88,7 @@ class EndTests(SessionTestCase):
         self.pair.pump()
         self.near.loseConnection()
         self.pair.pump()
-        self.assertEqual(["made", "read lost", "lost"], self.near_user.told)
+        self.assertEqual(["made", "read lost", "lost"], self.near_user.events)
         self.assertEqual({}, self.pair.server.wire.streams)
         self.assert_counters({Code.DONE: 1})
 
@@ -98,7 +98,7 @@ class EndTests(SessionTestCase):
         self.pair.cut()
         self.near.loseConnection()
         self.pair.pump()
-        self.assertEqual(["made", "lost"], self.near_user.told)
+        self.assertEqual(["made", "lost"], self.near_user.events)
 
     def test_ending_in_each_other(self):
         """If a protocol ends another stream in ``connectionLost``, its user is notified too."""
@@ -108,7 +108,7 @@ class EndTests(SessionTestCase):
         self.join()
         self.near.loseConnection()
         self.pair.pump()
-        self.assertEqual(["made", "lost"], other_user.told)
+        self.assertEqual(["made", "lost"], other_user.events)
 
     def test_clean_end_with_short_credit(self):
         """Data written before ``loseConnection`` arrives, however late the peer reads it."""
@@ -118,11 +118,11 @@ class EndTests(SessionTestCase):
         self.near.write(data)
         self.near.loseConnection()
         self.pair.pump()
-        self.assertEqual(["made"], self.near_user.told)
+        self.assertEqual(["made"], self.near_user.events)
         self.far.resumeProducing()
         self.pair.pump()
         self.assertEqual(data, self.far_user.received)
-        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.assertEqual(["made", "read lost"], self.far_user.events)
         self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
 
     def test_clean_end_while_peer_sends(self):
@@ -138,7 +138,7 @@ class EndTests(SessionTestCase):
         self.far.resumeProducing()
         self.pair.pump()
         self.assertEqual(data, self.far_user.received)
-        self.assertEqual(["made", "read lost", "lost"], self.far_user.told)
+        self.assertEqual(["made", "read lost", "lost"], self.far_user.events)
         self.assertIsInstance(self.near_user.reasons[0].value, ConnectionDone)
 
     def test_unwanted_data(self):
@@ -170,7 +170,7 @@ class EndTests(SessionTestCase):
         self.pair.pump()
         self.near.loseConnection()
         self.pair.pump()
-        self.assertEqual(["made", "lost"], self.near_user.told)
+        self.assertEqual(["made", "lost"], self.near_user.events)
         self.assert_counters({Code.DONE: 1})
 
     def test_linger(self):
@@ -178,7 +178,7 @@ class EndTests(SessionTestCase):
         self.join()
         self.near.loseConnection()
         self.pair.pass_time(LINGER - 1)
-        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.assertEqual(["made", "read lost"], self.far_user.events)
         self.pair.pass_time(2)
         self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
         self.assertEqual(1, len(self.near_user.reasons))
@@ -226,7 +226,7 @@ class EndTests(SessionTestCase):
         self.pair.connect()
         self.pair.pump()
         self.assertEqual(b"last words", self.far_user.received)
-        self.assertEqual(["made", "read lost"], self.far_user.told)
+        self.assertEqual(["made", "read lost"], self.far_user.events)
         self.pair.pass_time(LINGER + 1, 1)
         self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
 

@@ -49,7 +49,7 @@ class OpeningTests(SessionTestCase):
         stream.attach(self.far_user)
         stream.write(b"x")
         self.pair.pump()
-        self.assertEqual(["made", "lost"], self.far_user.told)
+        self.assertEqual(["made", "lost"], self.far_user.events)
         self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
 
     def test_no_answer(self):
@@ -78,7 +78,7 @@ class OpeningTests(SessionTestCase):
             error = self.failureResultOf(opening, StreamFailed).value
             self.assertEqual(Code.BAD_DESTINATION, error.code)
         self.join()
-        self.assertEqual(["made"], self.far_user.told)
+        self.assertEqual(["made"], self.far_user.events)
 
     def test_endless_timeout(self):
         """A timeout above the maximum of an OPEN is reduced to it."""

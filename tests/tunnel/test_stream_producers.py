@@ -89,7 +89,7 @@ class PauseTests(SessionTestCase):
         self.join()
         self.near.stopProducing()
         self.pair.pump()
-        self.assertEqual(["made", "lost"], self.near_user.told)
+        self.assertEqual(["made", "lost"], self.near_user.events)
 
 
 class PushProducerTests(SessionTestCase):
@@ -106,7 +106,7 @@ class PushProducerTests(SessionTestCase):
         self.assertFalse(IPushProducer.providedBy(self.producer))
         self.near.registerProducer(self.producer, True)
         self.near.write(b"x")
-        self.assertEqual([], self.producer.told)
+        self.assertEqual([], self.producer.events)
 
     def test_connection_busy(self):
         """A producer is paused while the connection is congested, even with credit."""
@@ -117,19 +117,19 @@ class PushProducerTests(SessionTestCase):
         self.assertTrue(self.pair.server_carrier.paused)
         self.near.write(bytes(FULL_ABOVE + 1))
         self.near.write(bytes(1))
-        self.assertEqual(["pause"], self.producer.told)
+        self.assertEqual(["pause"], self.producer.events)
         self.pair.pump()
-        self.assertEqual(["pause", "resume"], self.producer.told)
+        self.assertEqual(["pause", "resume"], self.producer.events)
 
     def test_detached(self):
         """A producer is paused while the session has no connection, and resumed with the next."""
         self.near.registerProducer(self.producer, True)
         self.pair.cut()
         self.near.write(bytes(FULL_ABOVE + 1))
-        self.assertEqual(["pause"], self.producer.told)
+        self.assertEqual(["pause"], self.producer.events)
         self.pair.connect()
         self.pair.pump()
-        self.assertEqual(["pause", "resume"], self.producer.told)
+        self.assertEqual(["pause", "resume"], self.producer.events)
         self.assertEqual(FULL_ABOVE + 1, len(self.far_user.received))
 
     def test_stopped_at_clean_end(self):
@@ -138,7 +138,7 @@ class PushProducerTests(SessionTestCase):
         self.near.loseConnection()
         self.far.loseConnection()
         self.pair.pump()
-        self.assertEqual(["stop"], self.producer.told)
+        self.assertEqual(["stop"], self.producer.events)
 
     def test_writes_when_resumed(self):
         """A producer may write within ``resumeProducing``, and be paused again by that."""
@@ -146,8 +146,8 @@ class PushProducerTests(SessionTestCase):
         left = list(pieces)
 
         def resume():
-            self.producer.told.append("resume")
-            while left and self.producer.told[-1] == "resume":
+            self.producer.events.append("resume")
+            while left and self.producer.events[-1] == "resume":
                 self.near.write(left.pop(0))
 
         self.producer.resumeProducing = resume
@@ -155,8 +155,8 @@ class PushProducerTests(SessionTestCase):
         resume()
         self.pair.pump()
         self.assertEqual(b"".join(pieces), bytes(self.far_user.received))
-        self.assertGreater(self.producer.told.count("pause"), 1)
-        for first, second in zip(self.producer.told, self.producer.told[1:], strict=False):
+        self.assertGreater(self.producer.events.count("pause"), 1)
+        for first, second in zip(self.producer.events, self.producer.events[1:], strict=False):
             self.assertNotEqual(first, second)
 
 
@@ -227,8 +227,8 @@ class PullProducerTests(SessionTestCase):
         self.near.loseConnection()
         self.pair.pump()
         self.assertEqual(32 * 16384, len(self.far_user.received))
-        self.assertEqual(["made", "read lost"], self.far_user.told)
-        self.assertEqual(["made", "lost"], self.near_user.told)
+        self.assertEqual(["made", "read lost"], self.far_user.events)
+        self.assertEqual(["made", "lost"], self.near_user.events)
 
     def test_reset(self):
         """A pull producer of a stream that is reset is stopped, and not called any more."""

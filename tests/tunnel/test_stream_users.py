@@ -124,7 +124,7 @@ class ReentranceTests(SessionTestCase):
             near.write(b"question")
             self.pair.pump()
             self.assertEqual(b"answer", near_user.received)
-            self.assertIn("read lost", near_user.told)
+            self.assertIn("read lost", near_user.events)
 
     def test_abort_from_data_received(self):
         """A protocol that aborts within ``dataReceived`` gets no more data."""
@@ -149,7 +149,7 @@ class ReentranceTests(SessionTestCase):
         self.near.loseWriteConnection()
         self.pair.pump()
         for user in (self.near_user, self.far_user):
-            self.assertEqual(1, user.told.count("lost"))
+            self.assertEqual(1, user.events.count("lost"))
         self.assert_counters({Code.DONE: 1})
 
     def test_write_from_read_connection_lost(self):

@@ -87,7 +87,7 @@ class StreamLog:
     def end(self) -> Code | None:
         """The code with which the stream ended."""
         codes = [call[0] for call in self.calls if isinstance(call, tuple)]
-        assert len(codes) <= 1, "the end of a stream was told twice"
+        assert len(codes) <= 1, "the end of a stream was reported twice"
         return codes[0] if codes else None
 
     def _react(self, event: str) -> None:
@@ -148,7 +148,7 @@ class SessionLog:
     def close(self) -> tuple[Code, bool] | None:
         """The code with which the session ended, and whether the peer ended it."""
         ends = [call for call in self.calls if isinstance(call, tuple) and call[0] == "closed"]
-        assert len(ends) <= 1, "the end of the session was told twice"
+        assert len(ends) <= 1, "the end of the session was reported twice"
         return (ends[0][1], ends[0][3]) if ends else None
 
     def _react(self, event: str) -> None:

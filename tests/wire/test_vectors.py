@@ -148,7 +148,7 @@ class Dialogue:
         elif "from" in step:
             self.send(step)
         elif "told" in step:
-            self.told(step)
+            self.check_events(step)
         else:
             self.reconnect(step["reconnect"])
 
@@ -191,7 +191,7 @@ class Dialogue:
         for end in self.ends.values():
             end.session.detach(0.0, 30.0)
 
-    def told(self, step: Vector) -> None:
+    def check_events(self, step: Vector) -> None:
         """Compare the events of a stream's user so far."""
         user = self.stream(step["at"], step["stream"]).events
         assert isinstance(user, StreamLog)

@@ -266,14 +266,14 @@ class CacheMachine(CacheWorld):
             # The process ended before it was complete.
             return scope, version, token, items, limit, restarts
         for each in both:
-            told = partial(
+            reported = partial(
                 self.cut_page, each, items[:limit][cut:], ListMeta(POD, str(version), next_token)
             )
             if late and each is both[0]:
                 each.lag(1, True)
-                self.cutting.append(told)
+                self.cutting.append(reported)
             else:
-                told()
+                reported()
         return scope, version, next_token, more, limit, self.restarts
 
     @staticmethod
@@ -350,7 +350,7 @@ class ClientMachine(CacheWorld):
         super().__init__()
         self.tokens = 0
         # The reports to each client, from the start of its watch; and the lists in progress.
-        self.told: dict[Scope, int] = {}
+        self.reported: dict[Scope, int] = {}
         self.since: dict[Scope, int] = {}
         self.coming: dict[Scope, tuple[object, int]] = {}
         # Objects that late watches have reported; they also report their deletion.
@@ -388,19 +388,19 @@ class ClientMachine(CacheWorld):
         if scope in self.coming:
             listing, version = self.coming.pop(scope)
             listing.complete(ListMeta(POD, str(version)))
-            self.told[scope] = self.since[scope] = version
+            self.reported[scope] = self.since[scope] = version
 
     @rule(scope=st.sampled_from(SCOPES), most=st.integers(1, 4))
     def watch(self, scope, most) -> None:
         """It gets the next events, perhaps as a bookmark."""
-        if scope in self.told and scope not in self.coming:
-            last = min(self.told[scope] + most, self.cluster.version)
-            for version in range(self.told[scope] + 1, last + 1):
+        if scope in self.reported and scope not in self.coming:
+            last = min(self.reported[scope] + most, self.cluster.version)
+            for version in range(self.reported[scope] + 1, last + 1):
                 self.cluster.tell(self.cache, scope, version)
-                if version < max(self.told.values()):
+                if version < max(self.reported.values()):
                     self.late.add((self.cluster.events[version][0], str(version)))
             self.cache.advance(scope, str(self.since[scope]), str(last))
-            self.told[scope] = last
+            self.reported[scope] = last
 
     @rule(scope=st.sampled_from(SCOPES))
     def list(self, scope) -> None:
@@ -430,7 +430,7 @@ class ClientMachine(CacheWorld):
         """A scope whose client has received all events is complete, whatever others received."""
         self.watch(scope, self.cluster.version)
         self.writer.release()
-        if self.told.get(scope) == self.cluster.version:
+        if self.reported.get(scope) == self.cluster.version:
             meta, complete, _ = self.result(read_all(self.cache, scope))
             assert (int(meta.version), complete) == (self.cluster.version, True)
 

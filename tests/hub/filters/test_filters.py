@@ -488,20 +488,20 @@ class ServiceTopologyTests(FilterTestCase):
         self.assertEqual(0, self.site.changes)
         self.say("openyurt.io/nodepool")
         self.say("openyurt.io/nodepool")
-        told = self.site.changes
+        changes_before = self.site.changes
         self.site.put_pool("east", "edge-1", "edge-2", "edge-4")
         self.site.put_pool("west", "edge-9")
-        self.assertEqual(told + 1, self.site.changes)
+        self.assertEqual(changes_before + 1, self.site.changes)
         self.say("")
-        self.assertEqual(told + 2, self.site.changes)
+        self.assertEqual(changes_before + 2, self.site.changes)
 
     def test_pool_is_nothing(self):
         """If no Service refers to the pool, changes in it are not reported."""
         self.say("kubernetes.io/hostname")
         self.site.pools.mates()
-        told = self.site.changes
+        changes_before = self.site.changes
         self.site.put_pool("east", "edge-1", "edge-4")
-        self.assertEqual(told, self.site.changes)
+        self.assertEqual(changes_before, self.site.changes)
 
     def test_pool_not_used(self):
         """Pools are followed only once a Service refers to them."""
@@ -515,9 +515,9 @@ class ServiceTopologyTests(FilterTestCase):
     def test_deleted(self):
         """The deletion of a Service is not reported, because its endpoints are deleted, too."""
         self.say("kubernetes.io/hostname")
-        told = self.site.changes
+        changes_before = self.site.changes
         self.site.informers.delete(servicetopology.SERVICES, "web", "default")
-        self.assertEqual(told, self.site.changes)
+        self.assertEqual(changes_before, self.site.changes)
 
     def test_requests(self):
         """It applies to Endpoints and EndpointSlices."""

@@ -71,13 +71,13 @@ class PoolsTests(SynchronousTestCase):
     def test_not_synced(self):
         """Nothing is known before the informers sync; a missing pool is reported then."""
         site = Site(synced=False)
-        told = []
-        site.pools.on_changed.append(lambda: told.append(site.pools.own()))
+        changes = []
+        site.pools.on_changed.append(lambda: changes.append(site.pools.own()))
         self.assertEqual((None, None), (site.pools.own(), site.pools.mates()))
         site.put_pool("east", "edge-2")
         self.assertIsNone(site.pools.mates())
         site.informers.complete()
-        self.assertEqual("", told[-1])
+        self.assertEqual("", changes[-1])
 
     def test_incomplete_pool(self):
         """Before all buckets are known, no nodes are, even of a known pool."""
@@ -103,14 +103,14 @@ class PoolsTests(SynchronousTestCase):
         site.label("east")
         site.put_pool("east", "edge-1")
         site.pools.mates()
-        told = []
-        site.pools.on_changed.append(lambda: told.append(site.pools.mates()))
+        changes = []
+        site.pools.on_changed.append(lambda: changes.append(site.pools.mates()))
         site.put_pool("west", "edge-3")
         site.informers.put(NODES, node("edge-1", labels={"apps.openyurt.io/nodepool": "east"}))
-        self.assertEqual([], told)
+        self.assertEqual([], changes)
         site.put_pool("east", "edge-1", "edge-2")
         site.label("west")
-        self.assertEqual([{"edge-1", "edge-2"}, {"edge-3"}], told)
+        self.assertEqual([{"edge-1", "edge-2"}, {"edge-3"}], changes)
 
     def test_malformed(self):
         """Malformed objects raise no exception."""

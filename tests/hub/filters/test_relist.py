@@ -61,9 +61,12 @@ class RelistTests(SynchronousTestCase):
         self.assertEqual(200, status)
         event = json.loads(body.splitlines()[-1])
         self.assertEqual("ERROR", event["type"])
-        told = event["object"]
-        self.assertEqual(("Status", "Failure", 410), (told["kind"], told["status"], told["code"]))
-        self.assertEqual("Expired", told["reason"])
+        status_object = event["object"]
+        self.assertEqual(
+            ("Status", "Failure", 410),
+            (status_object["kind"], status_object["status"], status_object["code"]),
+        )
+        self.assertEqual("Expired", status_object["reason"])
 
     def test_cut(self):
         """An unfiltered watch is aborted, so that it does not look complete."""
@@ -94,8 +97,10 @@ class RelistTests(SynchronousTestCase):
         connection = self.watch()
         self.change(connection)
         [(status, _, body, _)] = responses(connection.sent, b"GET", closed=True)
-        told = json.loads(body)
-        self.assertEqual((410, "Status", "Expired"), (status, told["kind"], told["reason"]))
+        status_object = json.loads(body)
+        self.assertEqual(
+            (410, "Status", "Expired"), (status, status_object["kind"], status_object["reason"])
+        )
 
     def test_ended(self):
         """A watch that has ended for any reason is no longer followed."""

@@ -115,9 +115,9 @@ class ThroughHubTests(World):
         self.respond(chunk(event("MODIFIED", changed)))
         self.say("")
         self.settle_filters()
-        (first, seen), (last, told) = self.events(client)
+        (first, seen), (last, status_object) = self.events(client)
         self.assertEqual(("MODIFIED", [], "10"), (first, seen["endpoints"], version(seen)))
-        self.assertEqual(("ERROR", 410), (last, told["code"]))
+        self.assertEqual(("ERROR", 410), (last, status_object["code"]))
         self.assertEqual(["edge-1", "edge-2"], self.list())
         client = self.watch()
         self.pass_time(INTERVAL + SPREAD)
@@ -148,8 +148,8 @@ class ThroughHubTests(World):
         self.respond(HEAD)
         self.site.reach.update(True)
         self.settle_filters()
-        [(last, told)] = self.events(client)
-        self.assertEqual(("ERROR", 410), (last, told["code"]))
+        [(last, status_object)] = self.events(client)
+        self.assertEqual(("ERROR", 410), (last, status_object["code"]))
         self.assertEqual(["169.254.2.1"], addresses())
 
     def test_configuration(self):
@@ -162,8 +162,8 @@ class ThroughHubTests(World):
         self.assertTrue(client.aborted)
         client = self.watch(ENVOY)
         self.pass_time(INTERVAL + SPREAD)
-        [(last, told)] = self.events(client)
-        self.assertEqual(("ERROR", 410), (last, told["code"]))
+        [(last, status_object)] = self.events(client)
+        self.assertEqual(("ERROR", 410), (last, status_object["code"]))
         self.assertEqual(["edge-1"], self.list(ENVOY))
 
     def test_no_json(self):

@@ -41,7 +41,9 @@ def written_list(codec: ICodec, meta: ListMeta, bodies: list[bytes]) -> bytes:
     writer = codec.list_writer(meta, [len(body) for body in bodies])
     parts = [writer.head, writer.items(bodies[:1]), writer.items([]), writer.items(bodies[1:])]
     body = b"".join([*parts, writer.tail])
-    assert writer.length == len(body), f"{writer.length} bytes were told, there are {len(body)}"
+    assert writer.length == len(body), (
+        f"{writer.length} bytes were announced, there are {len(body)}"
+    )
     return body
 
 

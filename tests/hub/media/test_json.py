@@ -342,8 +342,8 @@ class TableTests(SynchronousTestCase):
 
     def body(self, *rows):
         """Create a Table."""
-        told = {"kind": "Table", "apiVersion": META, "metadata": {"resourceVersion": "9"}}
-        return compact({**told, "columnDefinitions": json.loads(self.columns), "rows": rows})
+        head = {"kind": "Table", "apiVersion": META, "metadata": {"resourceVersion": "9"}}
+        return compact({**head, "columnDefinitions": json.loads(self.columns), "rows": rows})
 
     def test_list(self):
         """Rows are identified by their objects, and built into the same Table."""

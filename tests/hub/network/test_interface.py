@@ -211,7 +211,7 @@ class LifeTests(SynchronousTestCase):
         self.interface.on_ready.append(lambda: self.ready.append(1))
         self.refused: list[int] = []
         self.interface.on_refused.append(lambda: self.refused.append(1))
-        self.told = Logged(self, level=LogLevel.warn)
+        self.warnings = Logged(self, level=LogLevel.warn)
 
     def run_job(self, job) -> Deferred:
         """Run a job synchronously."""
@@ -252,8 +252,8 @@ class LifeTests(SynchronousTestCase):
         for _ in range(3):
             self.clock.advance(INTERVAL)
         self.assertEqual("not permitted", self.interface.problem())
-        self.assertEqual(1, len(self.told), self.told)
-        self.assertIn("pods with their own network", self.told[0])
+        self.assertEqual(1, len(self.warnings), self.warnings)
+        self.assertIn("pods with their own network", self.warnings[0])
         self.result = ["made"]
         self.clock.advance(INTERVAL)
         self.assertIsNone(self.interface.problem())
@@ -261,7 +261,7 @@ class LifeTests(SynchronousTestCase):
         self.result = SteeringFailed("cannot be removed")
         self.successResultOf(self.interface.stopService())
         self.assertEqual(
-            ["not permitted", "cannot be removed"], [t.split(";")[0] for t in self.told]
+            ["not permitted", "cannot be removed"], [t.split(";")[0] for t in self.warnings]
         )
 
 

@@ -50,9 +50,9 @@ class SameNameTests(PlayedServers):
 
     path = "/api/v1/namespaces/x/events"
 
-    def send(self, token="", **told):
+    def send(self, token="", **fields):
         """Send an Event with these occurrences, which exists in the API already."""
-        body = json.dumps({"metadata": {"name": "web.1"}, **told}).encode()
+        body = json.dumps({"metadata": {"name": "web.1"}, **fields}).encode()
         owner = "system:serviceaccount:x:web" if token else ""
         event = StoredEvent(1, self.path, "application/json", body, token, owner)
         sent = self.calls.send_event(event)
@@ -61,11 +61,11 @@ class SameNameTests(PlayedServers):
         self.respond(409)
         return sent
 
-    def respond_with_event(self, status=200, **told):
+    def respond_with_event(self, status=200, **fields):
         """Respond with the existing Event to a request that all recorders may send."""
         self.assertEqual((f"PATCH {self.path}/web.1", b"{}"), self.received_request())
         metadata = {"name": "web.1", "resourceVersion": "7"}
-        self.respond(status, json.dumps({"metadata": metadata, **told}).encode())
+        self.respond(status, json.dumps({"metadata": metadata, **fields}).encode())
 
     def test_what_happened_again(self):
         """The API's Event gets the highest count and the latest time.

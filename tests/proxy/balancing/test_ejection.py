@@ -31,8 +31,8 @@ class EjectionTests(PickerTestCase):
         self.clock.advance(100)
         self.fail(picker, A)
         self.assertEqual({B: 15, C: 15}, self.picked(picker, 30))
-        [told] = [each for each in picker.endpoints() if each.endpoint == A]
-        self.assertEqual(100 + FIRST_SECONDS, told.ejected_until)
+        [endpoint_state] = [each for each in picker.endpoints() if each.endpoint == A]
+        self.assertEqual(100 + FIRST_SECONDS, endpoint_state.ejected_until)
 
     def test_one_packet_that_was_lost(self):
         """A single failure, or failures with successes in between, cause no ejection."""
@@ -73,8 +73,8 @@ class EjectionTests(PickerTestCase):
         self.fail(picker, A)
         pauses = []
         for _ in range(8):
-            [told] = [each for each in picker.endpoints() if each.endpoint == A]
-            pauses.append(told.ejected_until - self.clock.seconds())
+            [endpoint_state] = [each for each in picker.endpoints() if each.endpoint == A]
+            pauses.append(endpoint_state.ejected_until - self.clock.seconds())
             self.clock.advance(pauses[-1] - 0.001)
             self.assertEqual(B, picker.pick("192.0.2.1", ()))
             self.clock.advance(0.002)
@@ -90,8 +90,8 @@ class EjectionTests(PickerTestCase):
         picker = self.picker(A, B)
         for _ in range(3):
             self.fail(picker, A)
-            [told] = [each for each in picker.endpoints() if each.endpoint == A]
-            self.assertEqual(FIRST_SECONDS, told.ejected_until - self.clock.seconds())
+            [endpoint_state] = [each for each in picker.endpoints() if each.endpoint == A]
+            self.assertEqual(FIRST_SECONDS, endpoint_state.ejected_until - self.clock.seconds())
             self.clock.advance(FIRST_SECONDS)
             self.assertEqual(A, picker.pick("192.0.2.1", [B]))
             picker.connected(A)
@@ -103,8 +103,8 @@ class EjectionTests(PickerTestCase):
             self.assertEqual(A, picker.pick("192.0.2.1", [B]))
         for _ in range(100):
             picker.failed(A, "timed out")
-        [told] = [each for each in picker.endpoints() if each.endpoint == A]
-        self.assertEqual(FIRST_SECONDS, told.ejected_until)
+        [endpoint_state] = [each for each in picker.endpoints() if each.endpoint == A]
+        self.assertEqual(FIRST_SECONDS, endpoint_state.ejected_until)
 
     def test_a_probe_without_outcome(self):
         """If the client of the probe has gone, another connection probes some time later."""

@@ -159,8 +159,8 @@ class CountTests(PickerTestCase):
         for why in ("timed out", "refused"):
             picker.pick("192.0.2.1", ())
             picker.failed(A, why)
-        [told] = picker.endpoints()
-        self.assertEqual((2, "refused"), (told.failures, told.last_failure))
+        [endpoint_state] = picker.endpoints()
+        self.assertEqual((2, "refused"), (endpoint_state.failures, endpoint_state.last_failure))
 
 
 class LeastConnectionsTests(PickerTestCase):
@@ -227,5 +227,7 @@ class LeastConnectionsTests(PickerTestCase):
                 active[one] -= 1
                 consecutive_failures[one] += what == 4
                 (picker.failed(one, "refused") if what == 4 else picker.ended(one))
-        told = {each.endpoint: each.active for each in picker.endpoints()}
-        self.assertEqual({endpoint(number): active[endpoint(number)] for number in range(5)}, told)
+        active_now = {each.endpoint: each.active for each in picker.endpoints()}
+        self.assertEqual(
+            {endpoint(number): active[endpoint(number)] for number in range(5)}, active_now
+        )

@@ -136,20 +136,20 @@ class Lab(Machines):
         sent = struct.pack("!HHHH", source_port, endpoint.port, 9, 0) + b"?"
         about = ip(ip_address(source), destination, socket.IPPROTO_UDP, sent)
         if destination.version == 4:
-            told = struct.pack("!BBHHH", 3, 4, 0, 0, most) + about  # RFC 1191, 4
-            sums = sum(struct.unpack(f"!{len(told) // 2}H", told[: len(told) // 2 * 2]))
-            sums += 0 if len(told) % 2 == 0 else told[-1] << 8
+            packet = struct.pack("!BBHHH", 3, 4, 0, 0, most) + about  # RFC 1191, 4
+            sums = sum(struct.unpack(f"!{len(packet) // 2}H", packet[: len(packet) // 2 * 2]))
+            sums += 0 if len(packet) % 2 == 0 else packet[-1] << 8
             while sums >> 16:
                 sums = (sums & 0xFFFF) + (sums >> 16)
-            told = told[:2] + struct.pack("!H", sums ^ 0xFFFF) + told[4:]
+            packet = packet[:2] + struct.pack("!H", sums ^ 0xFFFF) + packet[4:]
             family, protocol = socket.AF_INET, socket.IPPROTO_ICMP
         else:
-            told = struct.pack("!BBHI", 2, 0, 0, most) + about  # RFC 4443, 3.2
+            packet = struct.pack("!BBHI", 2, 0, 0, most) + about  # RFC 4443, 3.2
             family, protocol = socket.AF_INET6, socket.IPPROTO_ICMPV6
         with self.endpoints[router].inside():
             raw = socket.socket(family, socket.SOCK_RAW, protocol)
         with raw:
-            raw.sendto(told, (source, 0))
+            raw.sendto(packet, (source, 0))
 
 
 class Serving(Protocol):
@@ -315,8 +315,8 @@ async def _served(connecting):
 def retransmissions_of(connection):
     """Return the number of retransmissions of a connection."""
     number, at = _TOTAL_RETRANSMISSIONS
-    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + number.size)
-    return number.unpack_from(told, at)[0]
+    packet = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, at + number.size)
+    return number.unpack_from(packet, at)[0]
 
 
 def out_of_window(connection):

@@ -129,11 +129,11 @@ class EjectionsTests(SynchronousTestCase):
 
     def test_reconsidered(self):
         """It is probed at once, and in doubt until the result; the pause stays the same."""
-        told = []
-        self.ejections.on_ejected.append(told.append)
+        ejected = []
+        self.ejections.on_ejected.append(ejected.append)
         self.ejections.eject(ONE, Outcome.REFUSED)
         self.ejections.eject(DNS, Outcome.REFUSED)
-        self.assertEqual([ONE, DNS], told)
+        self.assertEqual([ONE, DNS], ejected)
         answer = self.outcome = Deferred()
         self.ejections.reconsider([ONE, TWO, DNS])
         self.ejections.reconsider([ONE])

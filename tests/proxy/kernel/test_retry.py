@@ -319,8 +319,8 @@ class Retry(NodePorts):
             self.addCleanup(each.close)
 
         def all_are_told():
-            told = [each.ask() for each in flows]
-            return all(told)
+            statuses = [each.ask() for each in flows]
+            return all(statuses)
 
         await until(all_are_told)
         self.assertIn(False, [each.is_answered for each in flows])

@@ -190,10 +190,10 @@ class ChoiceTests(SynchronousTestCase):
             for _ in range(2):
                 self.successResultOf(rules.apply([]))
         self.assertEqual(["remove"] * 3, self.nftables.calls)
-        told = [formatEvent(each) for each in events]
-        self.assertEqual(2, len(told), told)
-        self.assertIn("the lock is held; retrying", told[0])
-        self.assertIn("removed the rules of nftables", told[1])
+        lines = [formatEvent(each) for each in events]
+        self.assertEqual(2, len(lines), lines)
+        self.assertIn("the lock is held; retrying", lines[0])
+        self.assertIn("removed the rules of nftables", lines[1])
 
     def test_remove(self):
         """The rules of all back ends are removed at the end."""

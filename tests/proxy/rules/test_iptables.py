@@ -355,9 +355,9 @@ class IptablesContract:
         with capturedLogs() as events:
             for number in (4000, 4100):
                 self.assertTrue((await self.rules.apply(services(4, number))).differences)
-        (told,) = [formatEvent(each) for each in events if each["log_level"] is LogLevel.warn]
+        (warning,) = [formatEvent(each) for each in events if each["log_level"] is LogLevel.warn]
         self.assertIn(
-            "Rules of IPv6, which no Service here uses, cannot be created: changing", told
+            "Rules of IPv6, which no Service here uses, cannot be created: changing", warning
         )
         refusal.restore()
         applied = await self.rules.apply(services(4, 4100))

@@ -287,7 +287,7 @@ class NftablesTests(TestCase):
         """Changes of our tables by others are reported and repaired; their own tables stay."""
         yield self.rules.apply(self.both)
         right = self.listed()
-        for command, told in (
+        for command, reported in (
             ("flush ruleset", "the table ip yurtproxy is missing"),
             ("delete table ip yurtproxy", "the table ip yurtproxy is missing"),
             ("flush map ip yurtproxy own-portals", "in the map own-portals 2 elements are missing"),
@@ -308,7 +308,7 @@ class NftablesTests(TestCase):
         ):
             run("nft", "-f", "-", stdin=f"{FOREIGN}\n{command}\n")
             applied = yield self.rules.apply(self.both)
-            self.assertIn(told, " ".join(applied.differences), command)
+            self.assertIn(reported, " ".join(applied.differences), command)
             self.assertEqual(sorted(right.split()), sorted(self.listed().split()), command)
         self.assertIn("accept", run("nft", "list", "table", "ip", "other"))
 
@@ -373,15 +373,15 @@ class RefusalTests(SynchronousTestCase):
 
     def test_without_the_right_to(self):
         """The message says which capability is required."""
-        told = self.refusal("Error: Operation not permitted (you must be root)")
-        self.assertIn("reading the tables yurtproxy of nftables", told)
-        self.assertIn("NET_ADMIN", told)
+        reported = self.refusal("Error: Operation not permitted (you must be root)")
+        self.assertIn("reading the tables yurtproxy of nftables", reported)
+        self.assertIn("NET_ADMIN", reported)
 
     def test_without_the_program(self):
         """The message says so."""
         applied = Nftables(Clock(), FakePrograms(), tables()).apply([])
-        told = str(self.failureResultOf(applied, SteeringFailed).value)
-        self.assertIn("nft is not installed", told)
+        reported = str(self.failureResultOf(applied, SteeringFailed).value)
+        self.assertIn("nft is not installed", reported)
 
     def test_where_the_kernel_has_nftables(self):
         """Errors that may mean that there is no nftables are failures here."""

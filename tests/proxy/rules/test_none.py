@@ -31,7 +31,7 @@ PORTALS = (
 class NoRulesTests(SynchronousTestCase):
     """It only logs the rules that others would create."""
 
-    def told(self, rules, port):
+    def logged(self, rules, port):
         """Apply; return the log messages."""
         proxied = [ProxiedService(VirtualService(KEY, PORTALS, ()), port)]
         with capturedLogs() as events:
@@ -50,11 +50,12 @@ class NoRulesTests(SynchronousTestCase):
                 f"{name}: cluster IP 10.96.0.1 port 80 would be redirected to port 4000",
                 f"{name}: node port * port 30080 would be redirected to port 4000",
             ],
-            self.told(rules, 4000),
+            self.logged(rules, 4000),
         )
-        self.assertEqual([], self.told(rules, 4000))
+        self.assertEqual([], self.logged(rules, 4000))
         self.assertEqual(
-            f"{name}: cluster IP 10.96.0.1 port 80 would be refused", self.told(rules, None)[0]
+            f"{name}: cluster IP 10.96.0.1 port 80 would be refused",
+            self.logged(rules, None)[0],
         )
 
     def test_nothing_else(self):

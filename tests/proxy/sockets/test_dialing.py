@@ -179,9 +179,9 @@ class DialingTests(SynchronousTestCase):
         self.assertLess(self.lab.reactor.seconds(), _MOST)
         self.assertEqual(self.dialed, dead * len(PLAN))
         self.assertEqual(picker.counted, 0)
-        (told,) = self.warnings_of(events)
-        self.assertIn("A client of shop/web:http TCP IPv4 is reset: no endpoint accepts", told)
-        self.assertIn(f"the last failure: {dead[2]}: Connection refused", told)
+        (warning,) = self.warnings_of(events)
+        self.assertIn("A client of shop/web:http TCP IPv4 is reset: no endpoint accepts", warning)
+        self.assertIn(f"the last failure: {dead[2]}: Connection refused", warning)
 
     def test_restarted_endpoint_gets_its_client_in_the_next_step(self) -> None:
         """It refused at first, and no other endpoint serves."""
@@ -348,8 +348,8 @@ class DialingTests(SynchronousTestCase):
             self.assert_reset(opened, client)
         self.assertEqual(self.dialed, full * len(PLAN))
         self.assertEqual((picker.failures, picker.counted), ([], 0))
-        (told,) = self.warnings_of(events)
-        self.assertIn(f"the last failure: {full[1]}: Cannot assign requested address", told)
+        (warning,) = self.warnings_of(events)
+        self.assertIn(f"the last failure: {full[1]}: Cannot assign requested address", warning)
 
     def test_attempt_that_cannot_start_is_skipped_at_once(self) -> None:
         """For example an address without a route."""
@@ -405,8 +405,8 @@ class ConnectionLimitTests(SynchronousTestCase):
                 lab.reactor.turn()
                 lab.reactor.advance(0.1)
         self.assertEqual(opened.stats().total, count)
-        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
-        self.assertIn(says, told["log_format"].format(**told))
+        (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn(says, warning["log_format"].format(**warning))
         # It pauses, instead of retrying all the time.
         lab.reactor.turn()
         self.assertNotIn(opened._listener, lab.descriptors.readers())
@@ -440,8 +440,8 @@ class ConnectionLimitTests(SynchronousTestCase):
             with capturedLogs() as events:
                 late = lab.client(opened)
                 lab.until(lambda late=late: late.read().reset)
-            (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
-            self.assertIn("has used up its share", told["log_format"].format(**told))
+            (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
+            self.assertIn("has used up its share", warning["log_format"].format(**warning))
             other, _ = lab.join(opened, alive, source="127.0.1.1")
             for end in joined[0]:
                 end.socket.close()
@@ -460,8 +460,8 @@ class ConnectionLimitTests(SynchronousTestCase):
         with capturedLogs() as events:
             lab.until(lambda: opened._listener not in lab.descriptors.readers())
         self.assertEqual(opened.stats().active, 2)
-        told = events[-1]["log_format"].format(**events[-1])
-        self.assertIn("2 clients of shop/web:http TCP IPv4 wait for endpoints", told)
+        warning = events[-1]["log_format"].format(**events[-1])
+        self.assertIn("2 clients of shop/web:http TCP IPv4 wait for endpoints", warning)
 
     def test_full_service_is_logged_once_a_minute(self) -> None:
         """Even though clients may leave, and new ones be accepted, at any rate."""
@@ -476,8 +476,8 @@ class ConnectionLimitTests(SynchronousTestCase):
                 lab.until(lambda: opened.stats().active == 3)
                 lab.reactor.advance(PAUSE_SECONDS)
                 joined.append((late, lab.accepted(alive)))
-        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
-        self.assertIn("the maximum of one service", told["log_format"].format(**told))
+        (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn("the maximum of one service", warning["log_format"].format(**warning))
 
     def test_accepting_pauses_without_descriptors(self) -> None:
         """It neither spins nor ends, and the waiting clients are served."""
@@ -491,10 +491,10 @@ class ConnectionLimitTests(SynchronousTestCase):
                 lab.reactor.advance(0.1)
             client.socket.send(b"still there")
             lab.until(lambda: server.read().received == b"still there")
-        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
         self.assertIn(
             f"Port {opened.port} accepts no connections for now: Too many open files",
-            told["log_format"].format(**told),
+            warning["log_format"].format(**warning),
         )
         lab.reactor.advance(0.1)
         for one in late:

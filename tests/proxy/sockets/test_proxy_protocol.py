@@ -54,8 +54,8 @@ class HeaderTests(SynchronousTestCase):
         }
         for family, (name, source, destination) in ends.items():
             for version in (1, 2):
-                told = header(version, family, source, destination)
-                self.assertEqual(parse(told + b"GET /"), (name, source, destination, b"GET /"))
+                parsed = header(version, family, source, destination)
+                self.assertEqual(parse(parsed + b"GET /"), (name, source, destination, b"GET /"))
 
 
 class ProxyHeaderTests(SynchronousTestCase):
@@ -71,10 +71,10 @@ class ProxyHeaderTests(SynchronousTestCase):
                 client, server = lab.join(opened, backend, version)
                 client.socket.send(b"hello")
                 lab.until(lambda server=server: server.read().received.endswith(b"hello"))
-                told = parse(server.received)
+                parsed = parse(server.received)
                 own = client.socket.getsockname()[:2]
                 portal = (LOOPBACK[version], opened.port)
-                self.assertEqual(told, (f"IPv{version}", own, portal, b"hello"))
+                self.assertEqual(parsed, (f"IPv{version}", own, portal, b"hello"))
                 # It does not count as a byte of the client.
                 self.assertEqual(opened.stats().received, 5)
 

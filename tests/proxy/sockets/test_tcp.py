@@ -510,8 +510,8 @@ class WithoutEndpointsTests(ConnectedTestCase):
             self.update(self.backend.endpoint)
             self.update(self.backend.endpoint)
             self.lab.reactor.advance(PAUSE_SECONDS)
-        (told,) = [event for event in events if event["log_level"] is LogLevel.warn]
-        self.assertIn("Cannot allocate memory", told["log_format"].format(**told))
+        (warning,) = [event for event in events if event["log_level"] is LogLevel.warn]
+        self.assertIn("Cannot allocate memory", warning["log_format"].format(**warning))
         self.lab.reactor.advance(PAUSE_SECONDS)
         self.lab.join(self.opened, self.backend)
 
@@ -524,8 +524,8 @@ class WithoutEndpointsTests(ConnectedTestCase):
             self.update(self.backend.endpoint)
             other, _ = self.lab.open(self.backend.endpoint)
             self.lab.reactor.advance(PAUSE_SECONDS)
-        told = [each["log_format"].format(**each) for each in events]
-        for text, opened in zip(told, (self.opened, other), strict=True):
+        warning = [each["log_format"].format(**each) for each in events]
+        for text, opened in zip(warning, (self.opened, other), strict=True):
             self.assertIn(f"Port {opened.port} accepts no connections for now: No space", text)
         self.lab.reactor.advance(PAUSE_SECONDS)
         self.lab.join(self.opened, self.backend)

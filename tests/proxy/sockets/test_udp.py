@@ -101,12 +101,12 @@ class ForwardedTrafficTests(UdpTestCase):
     def test_clients_in_vain(self):
         """They are logged once a minute, whatever they send."""
         self.serve()
-        with capturedLogs() as told:
+        with capturedLogs() as events:
             for _ in range(3):
                 self.say(self.make(), b"?")
             self.reactor.advance(60)
             self.say(self.make(), b"?")
-        first, second = map(formatEvent, told)
+        first, second = map(formatEvent, events)
         self.assertIn("got no endpoint: it has no endpoints", first)
         self.assertIn("(2 more like this were not shown)", second)
 
@@ -158,8 +158,8 @@ class InterfaceTests(SynchronousTestCase):
     def test_any(self):
         """The route to the client decides, for any source address."""
         for address, interface in (("192.0.2.1", slice(4)), ("2001:db8::1", slice(16, 20))):
-            [(_, _, told)] = from_local_address(ip_address(address).packed)
-            self.assertEqual(bytes(4), told[interface])
+            [(_, _, control)] = from_local_address(ip_address(address).packed)
+            self.assertEqual(bytes(4), control[interface])
 
 
 class UpdateTests(UdpTestCase):

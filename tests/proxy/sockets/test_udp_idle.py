@@ -29,8 +29,8 @@ class IdleTests(UdpTestCase):
         self.pass_time(BEFORE_REPLY + 2)
         self.assertEqual(0, self.proxy.stats().active)
         self.assertEqual(before + 1, descriptors_in_use())
-        [told] = self.picker.endpoints()
-        self.assertEqual((0, 0), (told.active, told.failures))
+        [endpoint_state] = self.picker.endpoints()
+        self.assertEqual((0, 0), (endpoint_state.active, endpoint_state.failures))
 
     def test_after_a_reply(self):
         """From the first reply on the longer timeout applies, from its last datagram on."""

@@ -155,8 +155,8 @@ class KernelLimitTests(UdpTestCase, KernelTestCase):
             self.say(client, b"?")
         stats = self.proxy.stats()
         self.assertEqual((1, 1), (stats.active, stats.failed))
-        [told] = self.picker.endpoints()
-        self.assertEqual((1, 0), (told.active, told.failures))
+        [endpoint_state] = self.picker.endpoints()
+        self.assertEqual((1, 0), (endpoint_state.active, endpoint_state.failures))
         self.say(clients[3], b"?")
         self.assertEqual(2, self.proxy.stats().active)
 

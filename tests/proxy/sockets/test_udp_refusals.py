@@ -54,10 +54,10 @@ class RefusedTests(UdpTestCase):
         self.say(client, b"?")
         stats = self.proxy.stats()
         self.assertEqual((0, 1, 1), (stats.active, stats.total, stats.failed))
-        told = self.picker.endpoints()
-        self.assertEqual([0, 1, 1, 1, 1], sorted(each.failures for each in told))
-        self.assertEqual({"", "Connection refused"}, {each.last_failure for each in told})
-        self.assertEqual({0}, {each.active for each in told})
+        endpoint_state = self.picker.endpoints()
+        self.assertEqual([0, 1, 1, 1, 1], sorted(each.failures for each in endpoint_state))
+        self.assertEqual({"", "Connection refused"}, {each.last_failure for each in endpoint_state})
+        self.assertEqual({0}, {each.active for each in endpoint_state})
         self.say(client, b"?")
         self.assertEqual(2, self.proxy.stats().failed)
 
@@ -99,10 +99,10 @@ class RefusedTests(UdpTestCase):
         loops = [Endpoint(ip_address("127.0.0.1"), each.port) for each in (own, other)]
         self.update(*loops)
         before = descriptors_in_use()
-        with capturedLogs() as told:
+        with capturedLogs() as events:
             self.say(self.make(), b"?")
         self.assertEqual(before + 1, descriptors_in_use())
-        [text] = map(formatEvent, told)
+        [text] = map(formatEvent, events)
         self.assertRegex(text, f"shop/dns:http UDP IPv4 got no endpoint: 127.*: {LOOP_REASON}")
         self.assertEqual((1, 1), (own.stats().total, own.stats().failed))
         self.assertEqual(0, other.stats().total)
@@ -115,8 +115,8 @@ class RefusedTests(UdpTestCase):
         """None is tried twice, and none keeps a connection."""
         self.serve(self.dead(), self.dead())
         self.say(self.make(), b"?")
-        told = [(each.failures, each.active) for each in self.picker.endpoints()]
-        self.assertEqual([(1, 0), (1, 0)], told)
+        counts = [(each.failures, each.active) for each in self.picker.endpoints()]
+        self.assertEqual([(1, 0), (1, 0)], counts)
 
     def test_one_recovers(self):
         """After an endpoint has replied, those that refused earlier may be tried again."""
@@ -168,9 +168,9 @@ class RefusedTests(UdpTestCase):
         for _ in range(20):
             self.say(self.make(), b"?")
             self.answer(endpoint)
-        [told] = [each for each in self.picker.endpoints() if each.endpoint == dead]
-        self.assertEqual(2, told.failures)
-        self.assertIsNotNone(told.ejected_until)
+        [endpoint_state] = [each for each in self.picker.endpoints() if each.endpoint == dead]
+        self.assertEqual(2, endpoint_state.failures)
+        self.assertIsNotNone(endpoint_state.ejected_until)
 
     def test_stored_first_datagrams(self):
         """Their total size is limited, and those of served clients are released."""

@@ -58,9 +58,9 @@ class SourceTests(UdpTestCase, KernelTestCase):
 
         client = self.make()
         self.patch(socket, "socket", socket_of_few)
-        with capturedLogs() as told:
+        with capturedLogs() as events:
             self.say(client, b"?")
-        [text] = map(formatEvent, told)
+        [text] = map(formatEvent, events)
         self.assertIn("got no endpoint: no socket: Too many open files", text)
         self.assertEqual((0, 1), (self.proxy.stats().active, self.proxy.stats().failed))
         self.assertEqual([0, 1], sorted(each.failures for each in self.picker.endpoints()))
@@ -76,9 +76,9 @@ class SourceTests(UdpTestCase, KernelTestCase):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         self.patch(self.descriptors, "addReader", refuse)
-        with capturedLogs() as told:
+        with capturedLogs() as events:
             self.say(clients[0], b"?")
-        [text] = map(formatEvent, told)
+        [text] = map(formatEvent, events)
         self.assertIn("got no endpoint: no socket: No space left on device", text)
         [endpoint] = self.picker.endpoints()
         self.assertEqual((0, 0), (endpoint.active, endpoint.failures))

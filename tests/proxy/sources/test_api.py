@@ -221,11 +221,11 @@ class NodeTests(WorldCase):
         """Other changes of a Node are not reported."""
         self.client.put(NODES, node())
         self.start()
-        told = []
-        self.node.on_changed.append(lambda: told.append(self.node.facts))
+        reported_facts = []
+        self.node.on_changed.append(lambda: reported_facts.append(self.node.facts))
         self.client.put(NODES, {**node(), "status": {"conditions": [{"type": "Ready"}]}})
         self.settle()
-        self.assertEqual([], told)
+        self.assertEqual([], reported_facts)
 
     def test_families(self):
         """The families of the machine are read with the addresses."""

@@ -103,9 +103,9 @@ class FileTests(WorldCase):
         self.write("b.yaml", service())
         self.begin()
         self.assertIsNone(self.shown())
-        (told,) = self.warnings
+        (warning,) = self.warnings
         reason = "a.yaml: it cannot be read: just a text is not an object of the API"
-        self.assertIn(reason, told)
+        self.assertIn(reason, warning)
         self.assertIn(reason, self.sources.problem())
         self.write("b.yaml", "[")
         self.refresh()
@@ -209,8 +209,8 @@ class FileTests(WorldCase):
         self.begin(away)
         self.assertIsNone(self.shown())
         self.refresh()
-        (told,) = self.warnings
-        self.assertIn(f"file {away}: it cannot be read: No such file or directory", told)
+        (warning,) = self.warnings
+        self.assertIn(f"file {away}: it cannot be read: No such file or directory", warning)
         self.assertIn("No such file or directory", self.sources.problem())
         away.mkdir()
         self.refresh()

@@ -13,10 +13,10 @@ from tests.proxy.objects import (
     endpoint,
     endpoint_slice,
     port,
+    problem_texts,
     service,
     shown,
     taken,
-    told,
 )
 from tests.proxy.state.test_desired_state import of
 from yurttunnel.proxy.state.desired_state import ServiceStateCache
@@ -45,14 +45,14 @@ class ConflictTests(SynchronousTestCase):
                     "default/api: the external IP 192.0.2.1 port 80 belongs to the older Service"
                     " default/zoo"
                 ],
-                told(state),
+                problem_texts(state),
             )
 
     def test_first_by_name_keeps_it(self):
         """Of two with the same age the first by name has it; one without portals is left out."""
         state = of(service("b"), service("a"))
         self.assertEqual(["default/a TCP IPv4"], list(shown(state)))
-        self.assertEqual(1, len(told(state)))
+        self.assertEqual(1, len(problem_texts(state)))
 
     def test_other_protocol_or_port(self):
         """A portal is an address, a port and a protocol."""
@@ -61,7 +61,7 @@ class ConflictTests(SynchronousTestCase):
             service("b", ports=[port(53, protocol="UDP")]),
             service("c", ports=[port(54)]),
         )
-        self.assertEqual((3, []), (len(state.services), told(state)))
+        self.assertEqual((3, []), (len(state.services), problem_texts(state)))
 
     def test_health_check_port(self):
         """A port for health checks belongs to this machine like a node port."""
@@ -76,7 +76,7 @@ class ConflictTests(SynchronousTestCase):
             ),
         )
         self.assertEqual({}, state.health_checks)
-        self.assertIn("default/b: healthCheckNodePort 32000 belongs to", told(state)[0])
+        self.assertIn("default/b: healthCheckNodePort 32000 belongs to", problem_texts(state)[0])
 
 
 class LoopTests(SynchronousTestCase):
@@ -93,7 +93,7 @@ class LoopTests(SynchronousTestCase):
                 "default/a: the endpoint 10.96.0.2:80 is a portal of a Service, which would be a"
                 " loop: it is not used"
             ],
-            told(state),
+            problem_texts(state),
         )
 
     def test_node_port_of_this_machine(self):
@@ -140,7 +140,7 @@ class LoopTests(SynchronousTestCase):
                 "default/rtp UDP IPv4": [f"{address}:{number}"],
             }
             self.assertEqual(expected, {name: led for name, (_, led) in shown(state).items()})
-            self.assertEqual([], told(state))
+            self.assertEqual([], problem_texts(state))
 
     def test_both_protocols(self):
         """In a Service with both protocols the endpoint is left out for the portal's protocol."""
@@ -186,7 +186,7 @@ class LoopTests(SynchronousTestCase):
             },
             {name: endpoints for name, (_, endpoints) in shown(state).items()},
         )
-        self.assertEqual(3, len(told(state)))
+        self.assertEqual(3, len(problem_texts(state)))
 
     def test_around_by_two_ports(self):
         """One Service may form a loop by two of its ports."""
@@ -215,7 +215,7 @@ class LinkLocalTests(SynchronousTestCase):
                 "default/web: the endpoint 169.254.169.254:8080 has a link-local address that is"
                 " not one of this machine: it is not used"
             ],
-            told(state),
+            problem_texts(state),
         )
 
     def test_others(self):
@@ -249,7 +249,7 @@ class LoopbackTests(SynchronousTestCase):
                 "default/web: the endpoint 127.0.0.1:8080 has a loopback address, which would"
                 " expose local services of this machine: it is not used"
             ],
-            told(state),
+            problem_texts(state),
         )
         six = service("six", "fd00::1")
         state = of(six, endpoint_slice("::1", of="six", version=6))
@@ -261,4 +261,4 @@ class LoopbackTests(SynchronousTestCase):
         self.assertEqual(
             ["10.1.0.1:8080", "127.0.0.1:8080"], shown(state)["default/web TCP IPv4"][1]
         )
-        self.assertEqual([], told(state))
+        self.assertEqual([], problem_texts(state))

@@ -14,10 +14,10 @@ from tests.proxy.objects import (
     endpoint,
     endpoint_slice,
     port,
+    problem_texts,
     service,
     shown,
     taken,
-    told,
 )
 from yurttunnel.proxy.state.desired_state import ServiceStateCache
 from yurttunnel.proxy.state.virtual_services import NoEndpointsAction, Scope
@@ -45,7 +45,7 @@ class PortalTests(SynchronousTestCase):
         ]
         endpoints = ["10.1.0.1:8080", "10.1.0.2:8080"]
         self.assertEqual({"default/web TCP IPv4": (portals, endpoints)}, shown(state))
-        self.assertEqual([], told(state))
+        self.assertEqual([], problem_texts(state))
 
     def test_both_families(self):
         """Each family has its own portals, and its own endpoints."""
@@ -81,7 +81,7 @@ class PortalTests(SynchronousTestCase):
         state = of(web, *slices, node=replace(HERE, versions=(4,)))
         portals = ["cluster IP 10.96.0.1 80", "node port 30080"]
         self.assertEqual({"default/web TCP IPv4": (portals, ["10.1.0.1:8080"])}, shown(state))
-        self.assertEqual([], told(state))
+        self.assertEqual([], problem_texts(state))
 
     def test_ports_by_name_and_protocol(self):
         """A port is served by the ports of slices with its name and protocol."""
@@ -362,7 +362,7 @@ class ProblemTests(SynchronousTestCase):
                 "endpointslice default/web-abcde: the endpoint 224.0.0.1 is a multicast address: it"
                 " is not used",
             ],
-            told(state),
+            problem_texts(state),
         )
 
 

@@ -237,9 +237,9 @@ class InvalidTests(SynchronousTestCase):
         for name in ('a"b', "a b", "a;b", "a\nb", "$(x)", "\u00e9", "a/b", "", "n" * 254):
             made = service_from(service(name))
             self.assertEqual((), made.ports)
-            (told,) = made.problems
-            self.assertNotIn("\n", told.what)
-            self.assertIn("not valid in Kubernetes", told.text)
+            (reported,) = made.problems
+            self.assertNotIn("\n", reported.what)
+            self.assertIn("not valid in Kubernetes", reported.text)
             web = service(ports=[port(80, name or " "), port(81, "good")])
             self.assertEqual([81], [each.port for each in service_from(web).ports])
             self.assertEqual(1, len(problems(web)))
@@ -247,6 +247,6 @@ class InvalidTests(SynchronousTestCase):
     def test_many(self):
         """Of very many problems of one Service some are reported, with the number of others."""
         web = service(external=["::"] * 100 + [f"127.0.0.{n}" for n in range(100)])
-        told = problems(web)
-        self.assertEqual(MAX_REPORTED + 1, len(told))
-        self.assertEqual("91 more problems are not listed", told[-1])
+        reported = problems(web)
+        self.assertEqual(MAX_REPORTED + 1, len(reported))
+        self.assertEqual("91 more problems are not listed", reported[-1])

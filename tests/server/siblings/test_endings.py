@@ -26,7 +26,7 @@ class LossTests(TwoServersTests):
         self.assertFalse(self.first.serves("edge-1"))
         near.transport.write(b"goes on")
         self.network.pass_time(1)
-        self.assertEqual((b"goes on", ["made"]), (bytes(far.received), far.told))
+        self.assertEqual((b"goes on", ["made"]), (bytes(far.received), far.events))
         self.assertTrue(self.first.serves("edge-1"))
         near.transport.abortConnection()
         self.network.settle()
@@ -136,7 +136,7 @@ class LossTests(TwoServersTests):
             link.lost = True
         near.transport.write(b"goes on")
         self.network.pass_time(3)
-        self.assertEqual(["made"], near.told)
+        self.assertEqual(["made"], near.events)
         for link in silent:
             link.cut()
         self.second.listen()

@@ -94,13 +94,13 @@ class NodeTests(TwoServersTests):
         near.transport.write(b"question")
         near.transport.loseWriteConnection()
         self.network.settle()
-        self.assertEqual((b"question", ["made", "read lost"]), (bytes(far.received), far.told))
+        self.assertEqual((b"question", ["made", "read lost"]), (bytes(far.received), far.events))
         far.transport.write(b"answer")
         far.transport.loseConnection()
         self.network.settle()
         self.assertEqual(b"answer", bytes(near.received))
-        self.assertEqual("lost", near.told[-1])
-        self.assertEqual("lost", far.told[-1])
+        self.assertEqual("lost", near.events[-1])
+        self.assertEqual("lost", far.events[-1])
         self.assertIsNone(near.reasons[0].check(StreamFailed))
         self.assertIsNone(far.reasons[0].check(StreamFailed))
 
@@ -337,9 +337,9 @@ class NodeTests(TwoServersTests):
         used, _ = self.stream(self.first, back)
         used.transport.abortConnection()
         self.network.pass_time(window - 2, step=1)
-        self.assertEqual(["made"], near.told)
+        self.assertEqual(["made"], near.events)
         self.network.pass_time(2, step=1)
-        self.assertEqual(["made", "lost"], near.told)
+        self.assertEqual(["made", "lost"], near.events)
         self.assertEqual(Code.SESSION_LOST, near.reasons[0].value.code)
 
     def test_dial_while_the_sibling_waits_too(self):

@@ -110,8 +110,8 @@ class RecordTests(ControllerTestCase):
         self.assertIn("node cloud-x00 has no InternalIP", self.controller.problem())
         self.assertIn("and 5 more nodes", self.controller.problem())
         self.settle(PERIOD + 10)
-        told = [line for line in self.lines if "DNS record" in line]
-        self.assertEqual(MAX_REPORTED + 1, len(told))
+        reported = [line for line in self.lines if "DNS record" in line]
+        self.assertEqual(MAX_REPORTED + 1, len(reported))
         for number in range(MAX_REPORTED + 5):
             self.client.remove(NODES, f"cloud-x{number:02d}")
         self.settle()
@@ -126,20 +126,20 @@ class RecordTests(ControllerTestCase):
 
     def test_part_of_the_nodes_is_not_enough(self):
         """Until the API has listed all nodes, nothing is written, and this is reported."""
-        self.judge_late(NODES, "nodes")
+        self.check_late_cache(NODES, "nodes")
 
     def test_without_the_service_is_not_enough(self):
         """The same with the Service, which would be reported as missing."""
-        self.judge_late(SERVICES, f"services {NAMESPACE}/{SERVICE}")
+        self.check_late_cache(SERVICES, f"services {NAMESPACE}/{SERVICE}")
         self.assertEqual([], self.events.recorded)
 
     def test_without_the_config_maps_is_not_enough(self):
         """The same with the ConfigMaps: another one would be created, ports would be removed."""
         added = {**HTTPS, "name": "dnat-9100", "port": 9100, "targetPort": 10264}
         self.client.put(SERVICES, service(ports=(HTTPS, added)))
-        self.judge_late(CONFIG_MAPS, f"configmaps {NAMESPACE}/{NAME}", "configmaps")
+        self.check_late_cache(CONFIG_MAPS, f"configmaps {NAMESPACE}/{NAME}", "configmaps")
 
-    def judge_late(self, late, *told):
+    def check_late_cache(self, late, *reported):
         """Delay the list of a kind; nothing may be written before it."""
         self.client.put(
             CONFIG_MAPS,
@@ -157,7 +157,7 @@ class RecordTests(ControllerTestCase):
         self.make()
         self.start()
         self.settle(60)
-        for words in told:
+        for words in reported:
             self.assertIn(words, self.controller.problem())
         self.assertIn("wait for the API", self.controller.problem())
         self.assertIn("GET: refused", self.controller.problem())
@@ -206,8 +206,8 @@ class RecordTests(ControllerTestCase):
         self.lines.clear()
         for number in range(1, 4):
             self.start()
-            told = [line for line in self.lines if "nowhere" in line]
-            self.assertEqual(number, len(told), self.lines)
+            reported = [line for line in self.lines if "nowhere" in line]
+            self.assertEqual(number, len(reported), self.lines)
             self.assertIn("nowhere", self.controller.problem())
             self.stop()
 

@@ -268,7 +268,7 @@ class OtherKernelTests(KernelTestCase):
 
     def test_a_code_that_nobody_knows(self):
         """It is passed on."""
-        for code, told in ((4999, "error 4999"), (errno.ENOMEM, "ENOMEM")):
+        for code, expected in ((4999, "error 4999"), (errno.ENOMEM, "ENOMEM")):
             self.code = code
             for call in (
                 self.sets.put(NAME, 4, ()),
@@ -276,7 +276,7 @@ class OtherKernelTests(KernelTestCase):
                 self.sets.remove(NAME),
             ):
                 failure = self.failureResultOf(call, SteeringFailed)
-                self.assertIn(told, str(failure.value))
+                self.assertIn(expected, str(failure.value))
 
     def test_a_set_that_cannot_be_read(self):
         """It is not treated as missing, whatever else is possible with it."""

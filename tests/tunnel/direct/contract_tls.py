@@ -32,7 +32,7 @@ class TLSContract:
         """Small and large amounts of data arrive."""
         for link in self.both():
             link.start()
-            self.assertEqual(link.user.told, ["made", "shaken"])
+            self.assertEqual(link.user.events, ["made", "shaken"])
             self.assertEqual(link.user.transport.negotiatedProtocol, b"a")
             link.user.transport.write(b"x")
             link.user.transport.write(b"")
@@ -61,7 +61,7 @@ class TLSContract:
         link.to_peer()
         link.peer.sendall(b"at once")
         link.layer.dataReceived(link.from_peer())
-        self.assertEqual(link.user.told, ["made", "shaken", "data"])
+        self.assertEqual(link.user.events, ["made", "shaken", "data"])
         self.assertEqual(link.user.received, b"at once")
         link.lose(ConnectionLost())
 
@@ -69,7 +69,7 @@ class TLSContract:
         """Records may be split into bytes, during the handshake and after it."""
         link = self.link()
         link.layer.makeConnection(link.plain)
-        while "shaken" not in link.user.told:
+        while "shaken" not in link.user.events:
             link.to_peer()
             for piece in pieces_of(link.from_peer()):
                 link.layer.dataReceived(piece)
@@ -122,7 +122,7 @@ class TLSContract:
             link.peer.sendall(b"bye")
             link.peer.shutdown()
             link.run()
-            self.assertEqual(link.user.told, ["made", "shaken", "data", "lost"])
+            self.assertEqual(link.user.events, ["made", "shaken", "data", "lost"])
             link.user.reason.trap(ConnectionDone)
             link.to_peer()
             self.assertTrue(link.peer_ended)
@@ -192,12 +192,12 @@ class TLSContract:
             link.user.transport.registerProducer(Push(), True)
         link.plain.producer.pauseProducing()
         link.plain.producer.resumeProducing()
-        self.assertEqual(push.told, ["pause", "resume"])
+        self.assertEqual(push.events, ["pause", "resume"])
         link.user.transport.unregisterProducer()
         link.user.transport.unregisterProducer()
         self.assertIsNone(link.plain.producer)
         link.lose(ConnectionLost())
-        self.assertEqual(push.told, ["pause", "resume"])
+        self.assertEqual(push.events, ["pause", "resume"])
 
     def test_a_close_waits_for_a_producer(self) -> None:
         """A close waits until a registered producer has sent its remaining data."""
@@ -219,7 +219,7 @@ class TLSContract:
         link.peer.shutdown()
         link.run()
         link.user.reason.trap(ConnectionDone)
-        self.assertEqual(push.told, ["stop"])
+        self.assertEqual(push.events, ["stop"])
 
     def test_reading_can_be_paused(self) -> None:
         """Pausing reading pauses the plain transport."""
@@ -237,7 +237,7 @@ class TLSContract:
 
     def test_an_abort_in_any_callback_is_the_last_thing_that_happens(self) -> None:
         """Nothing is delivered after it, even if it was received already."""
-        for what, told in (
+        for what, events in (
             ("made", ["made"]),
             ("shaken", ["made", "shaken"]),
             ("data", ["made", "shaken", "data"]),
@@ -254,7 +254,7 @@ class TLSContract:
                 link.layer.dataReceived(link.from_peer() or b"\x17\x03\x03\x00\x01x")
             self.assertTrue(link.plain.aborted)
             link.close_plain()
-            self.assertEqual(link.user.told, [*told, "lost"])
+            self.assertEqual(link.user.events, [*events, "lost"])
 
     def test_an_answer_and_a_close_on_data(self) -> None:
         """An answer and a close within ``dataReceived`` both reach the peer."""
@@ -288,7 +288,7 @@ class TLSContract:
             self.assertTrue(link.plain.disconnecting)
             link.close_plain()
             link.user.reason.trap(SSL.Error)
-            self.assertNotIn("shaken", link.user.told)
+            self.assertNotIn("shaken", link.user.events)
 
     def test_a_peer_without_a_certificate_is_told_why(self) -> None:
         """A peer without a certificate gets an alert."""
@@ -308,7 +308,7 @@ class TLSContract:
         self.assertEqual(link.user.received, b"good")
         link.user.reason.trap(SSL.Error)
         self.assertIn("alert", str(link.peer_error))
-        self.assertEqual(push.told, ["stop"])
+        self.assertEqual(push.events, ["stop"])
 
     def test_a_verification_after_the_handshake_can_fail(self) -> None:
         """Nothing is sent to that peer, and the user gets the reason."""
@@ -334,7 +334,7 @@ class TLSContract:
     def test_twisteds_own_creators_serve(self) -> None:
         """Twisted's own connection creators work, and their verification is applied."""
         link = self.link(is_client=True, creator=creator_for(HOST)).start()
-        self.assertIn("shaken", link.user.told)
+        self.assertIn("shaken", link.user.events)
         link = self.link(is_client=True, creator=creator_for("other.test")).start()
-        self.assertEqual(link.user.told, ["made", "lost"])
+        self.assertEqual(link.user.events, ["made", "lost"])
         link.user.reason.trap(VerificationError)

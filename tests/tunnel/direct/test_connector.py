@@ -34,32 +34,32 @@ from yurttunnel.tunnel.direct.reactor import with_transports
 
 
 class Client(ClientFactory):
-    """Records the events of its connection in ``told``."""
+    """Records the events of its connection in ``events``."""
 
     noisy = False
 
     def __init__(self, user: User | None = None) -> None:
         self.user = user or User()
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.reason = None
 
     def startedConnecting(self, connector) -> None:
         """Record the event."""
-        self.told.append("started")
+        self.events.append("started")
 
     def buildProtocol(self, addr) -> User:
         """Return the user."""
-        self.told.append("built")
+        self.events.append("built")
         return self.user
 
     def clientConnectionFailed(self, connector, reason) -> None:
         """Record the event."""
-        self.told.append("failed")
+        self.events.append("failed")
         self.reason = reason
 
     def clientConnectionLost(self, connector, reason) -> None:
         """Record the event."""
-        self.told.append("lost")
+        self.events.append("lost")
         self.reason = reason
 
 
@@ -85,7 +85,7 @@ class ConnectorContract:
         """Connect to a socket of this test."""
         self.held.listen()
         self.connector = self.dial(client)
-        await until(lambda: client.user.told)
+        await until(lambda: client.user.events)
         peer = Peer(self.held.accept()[0])
         self.addCleanup(peer.socket.close)
         return peer
@@ -108,7 +108,7 @@ class ConnectorContract:
         self.connector.disconnect()
         await until(lambda: peer.read().ended and client.reason)
         self.assertEqual(len(peer.received), len(MUCH))
-        self.assertEqual(client.told, ["started", "built", "lost"])
+        self.assertEqual(client.events, ["started", "built", "lost"])
         client.reason.trap(ConnectionDone)
         self.assertEqual(client.numPorts, 0)
 
@@ -147,10 +147,10 @@ class ConnectorContract:
         """A refusal is never reported before ``connectTCP`` has returned."""
         client = Client()
         self.dial(client)
-        self.assertEqual(client.told, ["started"])
+        self.assertEqual(client.events, ["started"])
         await until(lambda: client.reason)
         client.reason.trap(ConnectionRefusedError)
-        self.assertEqual((client.told, client.numPorts), (["started", "failed"], 0))
+        self.assertEqual((client.events, client.numPorts), (["started", "failed"], 0))
 
     def fall_silent(self) -> None:
         """Connect to a port that never responds."""
@@ -165,7 +165,7 @@ class ConnectorContract:
         self.dial(client, timeout=0.01)
         await until(lambda: client.reason)
         client.reason.trap(TimeoutError)
-        self.assertEqual(client.told, ["started", "failed"])
+        self.assertEqual(client.events, ["started", "failed"])
 
     async def test_an_attempt_can_be_given_up(self) -> None:
         """An attempt can be cancelled once; afterwards it can be started again."""
@@ -173,13 +173,13 @@ class ConnectorContract:
         client = Client()
         connector = self.dial(client)
         connector.stopConnecting()
-        self.assertEqual(client.told, ["started", "failed"])
+        self.assertEqual(client.events, ["started", "failed"])
         client.reason.trap(UserError)
         with self.assertRaises(NotConnectingError):
             connector.stopConnecting()
         connector.connect()
         connector.disconnect()
-        self.assertEqual(client.told, ["started", "failed"] * 2)
+        self.assertEqual(client.events, ["started", "failed"] * 2)
         self.assertEqual(client.numPorts, 0)
         await turns()
 
@@ -194,7 +194,7 @@ class ConnectorContract:
         client = Hasty()
         self.dial(client)
         await turns()
-        self.assertEqual(client.told, ["started", "failed"])
+        self.assertEqual(client.events, ["started", "failed"])
 
     async def test_a_zone_that_does_not_exist_is_found_at_once(self) -> None:
         """A zone that does not exist is an ``OSError``, without a leaked descriptor."""
@@ -212,7 +212,7 @@ class ConnectorContract:
         self.port = listening.getsockname()[1]
         client = Client()
         self.dial(client, "::1")
-        await until(lambda: client.user.told)
+        await until(lambda: client.user.events)
         self.assertEqual(
             client.user.transport.getPeer(), IPv6Address("TCP", "::1", self.port, 0, 0)
         )
@@ -225,7 +225,7 @@ class ConnectorContract:
         client = Client()
         with no_descriptor_left():
             self.dial(client)
-        self.assertEqual(client.told, ["started"])
+        self.assertEqual(client.events, ["started"])
         await until(lambda: client.reason)
         self.assertEqual(client.reason.value.osError, errno.EMFILE)
 
@@ -236,7 +236,7 @@ class ConnectorContract:
         peer = await self.connect(client)
         await until(lambda: peer.read().ended)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual(client.told, ["started", "built", "lost"])
+        self.assertEqual(client.events, ["started", "built", "lost"])
         client.reason.trap(ZeroDivisionError)
 
     async def test_a_defect_in_a_factory_fails_the_attempt(self) -> None:
@@ -254,7 +254,7 @@ class ConnectorContract:
         self.addCleanup(peer.socket.close)
         await until(lambda: peer.read().ended)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
-        self.assertEqual((client.told, client.numPorts), (["started", "failed"], 0))
+        self.assertEqual((client.events, client.numPorts), (["started", "failed"], 0))
 
 
 class TwistedConnectorTests(ConnectorContract, TestCase):
@@ -312,7 +312,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
                 await until(lambda client=client: client.reason)
             self.assertEqual((method, client.reason.value.osError), (method, number))
             # No protocol is built that would wait for the connection.
-            self.assertEqual(client.told, ["started", "failed"])
+            self.assertEqual(client.events, ["started", "failed"])
             self.assertEqual(len(os.listdir("/proc/self/fd")), before)
 
     async def test_a_socket_connected_to_itself_is_refused(self) -> None:
@@ -345,7 +345,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         self.held.listen()
         client = Client()
         connector = self.dial(client)
-        await until(lambda: client.user.told)
+        await until(lambda: client.user.events)
         connector.disconnect()
         self.held.close()
         await until(lambda: client.reason)

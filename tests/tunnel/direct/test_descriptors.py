@@ -68,7 +68,7 @@ class Member:
 
     def __init__(self) -> None:
         self.socket, self.peer = socket.socketpair()
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.reason: Failure | None = None
         self.on: dict[str, Callable[[], object]] = {}
 
@@ -82,7 +82,7 @@ class Member:
 
     def note(self, what: str) -> Any:
         """Record an event, and run its callback."""
-        self.told.append(what)
+        self.events.append(what)
         return self.on.get(what, lambda: None)()
 
     def doRead(self) -> Any:
@@ -173,7 +173,7 @@ class DescriptorSetTests(SynchronousTestCase):
         one.on["lost"] = lambda: 1 / 0
         self.descriptors.connectionLost(Failure(CONNECTION_LOST))
         for member in (one, other):
-            self.assertEqual(member.told, ["lost"])
+            self.assertEqual(member.events, ["lost"])
             member.reason.trap(ConnectionLost)
         self.assertEqual(self.outer.readers, [])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
@@ -183,7 +183,7 @@ class DescriptorSetTests(SynchronousTestCase):
         one, other = self.member(), self.member()
         one.on["lost"] = lambda: self.remove(other)
         self.descriptors.connectionLost(Failure(CONNECTION_LOST))
-        self.assertEqual((one.told, other.told), (["lost"], []))
+        self.assertEqual((one.events, other.events), (["lost"], []))
 
     # Order of events
 
@@ -195,13 +195,13 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(self.descriptors.readers(), [member])
         self.assertEqual(self.descriptors.writers(), [member])
         self.serve()
-        self.assertEqual(member.told, ["read", "write"])
+        self.assertEqual(member.events, ["read", "write"])
         self.descriptors.removeReader(member)
         self.descriptors.removeReader(member)
         self.assertEqual(self.descriptors.readers(), [])
         member.peer.send(b"y")
         self.serve()
-        self.assertEqual(member.told, ["read", "write", "write"])
+        self.assertEqual(member.events, ["read", "write", "write"])
 
     def test_what_is_watched_already_costs_nothing(self) -> None:
         """Most pauses are short, so only changes cause a system call."""
@@ -220,7 +220,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.serve()
         member = self.member(ready=False)
         self.serve()
-        self.assertEqual(member.told, [])
+        self.assertEqual(member.events, [])
 
     def test_busy_members_leave_the_reactor_its_turn(self) -> None:
         """Members that are always ready are served a limited number of times."""
@@ -228,7 +228,7 @@ class DescriptorSetTests(SynchronousTestCase):
         for member in members:
             member.on["read"] = lambda member=member: member.peer.send(b"x") and None
         self.serve()
-        self.assertEqual([len(member.told) for member in members], [MAX_ROUNDS] * 2)
+        self.assertEqual([len(member.events) for member in members], [MAX_ROUNDS] * 2)
 
     def test_all_members_may_go_while_they_are_served(self) -> None:
         """All members may be removed within a round; then nothing is left to poll."""
@@ -236,15 +236,15 @@ class DescriptorSetTests(SynchronousTestCase):
         for member in members:
             member.on["read"] = lambda member=member: self.remove(member)
         self.serve()
-        self.assertEqual([member.told for member in members], [["read"]] * 2)
+        self.assertEqual([member.events for member in members], [["read"]] * 2)
 
     def test_a_number_that_was_closed_is_not_served_in_the_same_round(self) -> None:
         """The number may have been reused by a member that is not ready."""
         members = [self.member() for _ in range(2)]
-        told: list[Member] = []
+        events: list[Member] = []
 
         def close_other(member: Member, other: Member) -> None:
-            told.append(member)
+            events.append(member)
             self.remove(other)
             self.descriptors.addWriter(other)
             other.on["write"] = lambda: self.remove(other)
@@ -252,11 +252,11 @@ class DescriptorSetTests(SynchronousTestCase):
         for member, other in (members, members[::-1]):
             member.on["read"] = lambda one=member, two=other: close_other(one, two)
         self.serve()
-        self.assertEqual(len(told), 1)
-        told[0].on.clear()
+        self.assertEqual(len(events), 1)
+        events[0].on.clear()
         self.serve()
-        (other,) = (member for member in members if member is not told[0])
-        self.assertEqual(other.told, ["write"])
+        (other,) = (member for member in members if member is not events[0])
+        self.assertEqual(other.events, ["write"])
 
     def test_what_was_removed_is_not_served_in_the_same_round(self) -> None:
         """A removed member is not served, even if it was ready when the round began."""
@@ -264,7 +264,7 @@ class DescriptorSetTests(SynchronousTestCase):
         for member, other in (members, members[::-1]):
             member.on["read"] = partial(self.remove, other)
         self.serve()
-        self.assertEqual(sorted(member.told for member in members), [[], ["read"]])
+        self.assertEqual(sorted(member.events for member in members), [[], ["read"]])
 
     def test_what_is_desired_no_more_is_not_served_in_the_same_round(self) -> None:
         """An event is not served if another member, or its own member's read, has removed it."""
@@ -279,7 +279,7 @@ class DescriptorSetTests(SynchronousTestCase):
             member.on["read"] = partial(leave_the_other_its_writing, member, other)
             member.on["write"] = partial(self.descriptors.removeWriter, member)
         self.serve()
-        self.assertEqual(sorted(member.told for member in members), [["read"], ["write"]])
+        self.assertEqual(sorted(member.events for member in members), [["read"], ["write"]])
 
     def test_what_breaks_while_it_pauses_for_a_moment_is_read_first(self) -> None:
         """A member whose peer has sent data and ended is read before the end is reported."""
@@ -296,7 +296,7 @@ class DescriptorSetTests(SynchronousTestCase):
             member.on["write"] = partial(self.descriptors.addReader, member)
         self.serve()
         self.assertEqual(
-            sorted(member.told for member in members),
+            sorted(member.events for member in members),
             [["read", "lost"], ["write", "read", "lost"]],
         )
 
@@ -307,7 +307,7 @@ class DescriptorSetTests(SynchronousTestCase):
         answers = [lambda: answering.peer.send(b"x"), lambda: None]
         asking.on["read"] = lambda: answers.pop(0)() and None
         self.serve()
-        self.assertEqual((asking.told, answering.told), (["read"], ["read"]))
+        self.assertEqual((asking.events, answering.events), (["read"], ["read"]))
 
     def test_nothing_is_waited_for_where_events_are_rare(self) -> None:
         """If events are rare the set does not wait, because waiting would usually be in vain."""
@@ -317,7 +317,7 @@ class DescriptorSetTests(SynchronousTestCase):
         asking.on["read"] = lambda: answering.peer.send(b"x") and None
         reactor.now += POLL_TIMEOUT
         self.serve()
-        self.assertEqual((asking.told, answering.told), (["read"], []))
+        self.assertEqual((asking.events, answering.events), (["read"], []))
 
     def test_a_turn_ends_in_time(self) -> None:
         """An iteration is limited in time, but has a minimum number of rounds."""
@@ -331,10 +331,10 @@ class DescriptorSetTests(SynchronousTestCase):
 
         for pause, rounds in ((ITERATION_TIME / 31, 16), (ITERATION_TIME, MIN_ROUNDS)):
             for member in members:
-                member.told.clear()
+                member.events.clear()
                 member.on["read"] = lambda member=member, pause=pause: read(member, pause)
             self.serve()
-            self.assertEqual([len(member.told) for member in members], [rounds] * 2)
+            self.assertEqual([len(member.events) for member in members], [rounds] * 2)
 
     def test_nothing_is_waited_for_when_a_timer_is_due(self) -> None:
         """If a timer of the reactor is due, the set returns to the reactor."""
@@ -352,7 +352,7 @@ class DescriptorSetTests(SynchronousTestCase):
         asking.on["read"] = lambda: answering.peer.send(b"x") and None
         answering.on["read"] = read
         self.serve()
-        self.assertEqual((asking.told, answering.told), (["read"], ["read"]))
+        self.assertEqual((asking.events, answering.events), (["read"], ["read"]))
 
     def test_nothing_is_waited_for_when_a_thread_has_called(self) -> None:
         """A thread's call does not wait for the sockets."""
@@ -379,7 +379,7 @@ class DescriptorSetTests(SynchronousTestCase):
         asking.on["read"] = lambda: answering.peer.send(b"x") and None
         occupy(reactor)
         self.serve()
-        self.assertEqual((asking.told, answering.told), (["read"], []))
+        self.assertEqual((asking.events, answering.events), (["read"], []))
 
     def real_reactor(self, reactor: StoppedReactor | None = None) -> StoppedReactor:
         """Return a Twisted reactor that is not run."""
@@ -393,7 +393,7 @@ class DescriptorSetTests(SynchronousTestCase):
         first = self.member()
         first.on["read"] = lambda: self.remove(first)
         self.serve()
-        self.assertEqual(first.told, ["read"])
+        self.assertEqual(first.events, ["read"])
 
     # The end of a round
 
@@ -526,7 +526,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.descriptors.addWriter(member)
         member.on["read"] = lambda: CONNECTION_DONE
         self.serve()
-        self.assertEqual(member.told, ["read", "lost"])
+        self.assertEqual(member.events, ["read", "lost"])
         member.reason.trap(ConnectionDone)
         self.assertEqual(self.outer.readers, [])
 
@@ -536,7 +536,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.descriptors.addWriter(member)
         member.on["read"] = lambda: CONNECTION_DONE
         self.serve()
-        self.assertEqual(member.told, ["read", "read lost"])
+        self.assertEqual(member.events, ["read", "read lost"])
         self.assertEqual(self.descriptors.writers(), [member])
 
     def test_a_failing_write_is_a_loss_for_who_knows_half_close(self) -> None:
@@ -545,7 +545,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.descriptors.addWriter(member)
         member.on["write"] = lambda: CONNECTION_LOST
         self.serve()
-        self.assertEqual(member.told, ["write", "lost"])
+        self.assertEqual(member.events, ["write", "lost"])
 
     def test_a_socket_that_breaks_while_nobody_reads_it_is_lost(self) -> None:
         """The kernel reports a hang-up even if it was not requested."""
@@ -554,7 +554,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.descriptors.removeReader(member)
         member.peer.close()
         self.serve()
-        self.assertEqual(member.told, ["lost"])
+        self.assertEqual(member.events, ["lost"])
         member.reason.trap(ConnectionLost)
 
     def test_a_failing_member_is_logged_and_ended(self) -> None:
@@ -563,6 +563,6 @@ class DescriptorSetTests(SynchronousTestCase):
         one.on["read"] = other.on["read"] = lambda: 1 / 0
         self.serve()
         for member in (one, other):
-            self.assertEqual(member.told, ["read", "lost"])
+            self.assertEqual(member.events, ["read", "lost"])
             member.reason.trap(ZeroDivisionError)
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 2)

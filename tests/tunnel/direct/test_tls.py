@@ -75,7 +75,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.peer.sendall(b"x" * 100_000)
         link.peer.sendall(b"y")
         link.run()
-        self.assertEqual(link.user.told, ["made", "shaken", "data"])
+        self.assertEqual(link.user.events, ["made", "shaken", "data"])
 
     def test_there_is_no_tls_state_before_there_is_a_first_record(self) -> None:
         """A silent or slow peer costs only a socket and an incomplete record."""
@@ -96,7 +96,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         link.layer.dataReceived(first[-1:])
         self.assertEqual(1, len(made))
         link.run()
-        self.assertIn("shaken", link.user.told)
+        self.assertIn("shaken", link.user.events)
 
     def test_a_first_record_that_cannot_be_is_refused_at_once(self) -> None:
         """A peer that does not speak TLS, or announces an overlong record, is rejected."""
@@ -140,7 +140,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
         for link in self.both():
             link.user.on["shaken"] = lambda link=link: link.lose(ConnectionDone())
             link.start()
-            self.assertEqual(link.user.told, ["made", "shaken", "lost"])
+            self.assertEqual(link.user.events, ["made", "shaken", "lost"])
 
     def test_early_data_goes_before_what_is_written_at_the_end_of_the_handshake(self) -> None:
         """Early data is sent before data written at the end of the handshake."""
@@ -152,7 +152,7 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
 
     def test_a_handshake_with_a_peer_that_is_refused_is_never_over(self) -> None:
         """The user of a connection whose peer is rejected gets no ``handshakeCompleted``."""
-        self.assertEqual(self.fail_verification().user.told, ["made", "lost"])
+        self.assertEqual(self.fail_verification().user.events, ["made", "lost"])
 
     def test_a_record_that_is_too_long_is_refused_at_once(self) -> None:
         """The rest of a record that is too long is not awaited."""

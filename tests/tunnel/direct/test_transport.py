@@ -54,14 +54,14 @@ class TransportContract:
         self.addCleanup(port.stopListening)
         peer = Peer(socket.create_connection(("127.0.0.1", port.getHost().port)))
         self.addCleanup(self.end, user, peer)
-        await until(lambda: user.told)
+        await until(lambda: user.events)
         return peer
 
     async def end(self, user: User, peer: Peer) -> None:
         """Close everything."""
         peer.socket.close()
         user.on.clear()
-        if user.told and not user.lost:
+        if user.events and not user.lost:
             user.transport.abortConnection()
             await until(lambda: user.lost)
 
@@ -93,7 +93,7 @@ class TransportContract:
         user.transport.write(b"too late")
         user.transport.loseConnection()
         user.transport.abortConnection()
-        self.assertEqual(user.told.count("lost"), 1)
+        self.assertEqual(user.events.count("lost"), 1)
 
     async def test_an_end_closes_a_protocol_that_knows_no_half_close(self) -> None:
         """A protocol without half-close support is closed by an end, as a clean end."""
@@ -112,21 +112,21 @@ class TransportContract:
         user = HalfCloseUser()
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
-        await until(lambda: "read lost" in user.told)
+        await until(lambda: "read lost" in user.events)
         user.transport.write(MUCH)
         await until(lambda: len(peer.read().received) == len(MUCH))
-        self.assertEqual(user.told, ["made", "read lost"])
+        self.assertEqual(user.events, ["made", "read lost"])
 
     async def test_after_an_end_resuming_tells_it_again(self) -> None:
         """Resuming reports the end again, for a protocol that could not handle it before."""
         user = HalfCloseUser()
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
-        await until(lambda: "read lost" in user.told)
+        await until(lambda: "read lost" in user.events)
         await turns()
-        self.assertEqual(user.told.count("read lost"), 1)
+        self.assertEqual(user.events.count("read lost"), 1)
         user.transport.resumeProducing()
-        await until(lambda: user.told.count("read lost") == 2)
+        await until(lambda: user.events.count("read lost") == 2)
 
     async def test_an_end_while_paused_is_told_after_the_data(self) -> None:
         """An end while reading is paused is reported after the data, once it is resumed."""
@@ -136,10 +136,10 @@ class TransportContract:
         peer.socket.sendall(b"x")
         peer.socket.shutdown(socket.SHUT_WR)
         await turns()
-        self.assertEqual(user.told, ["made"])
+        self.assertEqual(user.events, ["made"])
         user.transport.resumeProducing()
-        await until(lambda: "read lost" in user.told)
-        self.assertEqual(user.told, ["made", "data", "read lost"])
+        await until(lambda: "read lost" in user.events)
+        self.assertEqual(user.events, ["made", "data", "read lost"])
 
     async def test_ending_ones_direction_sends_what_waits_first(self) -> None:
         """The peer gets all data, then the end; the other direction continues."""
@@ -148,10 +148,10 @@ class TransportContract:
         user.transport.write(MUCH)
         user.transport.loseWriteConnection()
         await turns()
-        self.assertNotIn("write lost", user.told)
+        self.assertNotIn("write lost", user.events)
         await until(lambda: peer.read().ended)
         self.assertEqual(len(peer.received), len(MUCH))
-        await until(lambda: "write lost" in user.told)
+        await until(lambda: "write lost" in user.events)
         peer.socket.sendall(b"answer")
         await until(lambda: user.received == b"answer")
 
@@ -160,11 +160,11 @@ class TransportContract:
         user = HalfCloseUser()
         peer = await self.connect(user)
         user.transport.loseWriteConnection()
-        self.assertEqual(user.told, ["made"])
-        await until(lambda: "write lost" in user.told)
+        self.assertEqual(user.events, ["made"])
+        await until(lambda: "write lost" in user.events)
         user.transport.write(b"dropped")
         await until(lambda: peer.read().ended)
-        self.assertEqual((peer.received, user.told), (b"", ["made", "write lost"]))
+        self.assertEqual((peer.received, user.events), (b"", ["made", "write lost"]))
 
     async def test_after_both_ends_a_close_is_clean(self) -> None:
         """After both ends a close is clean, although the kernel reports a hang-up."""
@@ -172,7 +172,7 @@ class TransportContract:
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
         user.transport.loseWriteConnection()
-        await until(lambda: {"read lost", "write lost"} <= set(user.told))
+        await until(lambda: {"read lost", "write lost"} <= set(user.events))
         user.transport.loseConnection()
         await until(lambda: user.lost)
         user.reason.trap(ConnectionDone)
@@ -243,7 +243,7 @@ class TransportContract:
         user.transport.pauseProducing()
         peer.reset_connection()
         await turns()
-        self.assertEqual(user.told, ["made"])
+        self.assertEqual(user.events, ["made"])
         self.assertNotIn(user.transport, self.reactor.getReaders() + self.reactor.getWriters())
         user.transport.resumeProducing()
         await until(lambda: user.lost)
@@ -254,7 +254,7 @@ class TransportContract:
         user = HalfCloseUser()
         peer = await self.connect(user)
         peer.socket.shutdown(socket.SHUT_WR)
-        await until(lambda: "read lost" in user.told)
+        await until(lambda: "read lost" in user.events)
         peer.reset_connection()
         await turns()
         self.assertNotIn(user.transport, self.reactor.getReaders() + self.reactor.getWriters())
@@ -301,17 +301,17 @@ class TransportContract:
         with self.assertRaises(RuntimeError):
             user.transport.registerProducer(Push(), True)
         user.transport.write(b"little")
-        self.assertEqual(push.told, [])
+        self.assertEqual(push.events, [])
         user.transport.write(MUCH)
         await turns()
-        self.assertEqual(push.told, ["pause"])
+        self.assertEqual(push.events, ["pause"])
         await until(lambda: len(peer.read().received) == len(MUCH) + 6)
-        await until(lambda: push.told == ["pause", "resume"])
+        await until(lambda: push.events == ["pause", "resume"])
         user.transport.abortConnection()
         await until(lambda: user.lost)
-        self.assertEqual(push.told, ["pause", "resume", "stop"])
+        self.assertEqual(push.events, ["pause", "resume", "stop"])
         user.transport.registerProducer(push, True)
-        self.assertEqual(push.told[3:], ["stop"])
+        self.assertEqual(push.events[3:], ["stop"])
 
     async def test_the_next_push_producer_is_paused_as_well(self) -> None:
         """Data of the previous one may still be buffered."""
@@ -325,9 +325,9 @@ class TransportContract:
         user.transport.registerProducer(second, True)
         user.transport.write(b"more")
         await turns()
-        self.assertEqual((first.told, second.told), (["pause"], ["pause"]))
+        self.assertEqual((first.events, second.events), (["pause"], ["pause"]))
         await until(lambda: len(peer.read().received) == len(MUCH) + 4)
-        await until(lambda: second.told == ["pause", "resume"])
+        await until(lambda: second.events == ["pause", "resume"])
 
     async def test_nothing_is_read_while_a_close_waits(self) -> None:
         """A closed transport does not read, even if it is resumed by another producer."""
@@ -435,7 +435,7 @@ class TransportContract:
         path, peer = self.connect_unix(user)
         peer.socket.sendall(b"x")
         peer.socket.shutdown(socket.SHUT_WR)
-        await until(lambda: "read lost" in user.told)
+        await until(lambda: "read lost" in user.events)
         self.assertEqual(user.received, b"x")
         self.assertIsNone(user.transport.getPeer().name)
         self.assertEqual(os.fsdecode(user.transport.getHost().name), path)
@@ -540,7 +540,7 @@ class DirectTransportTests(TransportContract, TestCase):
         peer.read()
         peer.socket.sendall(b"x")
         await until(lambda: user.lost)
-        self.assertEqual((sent, push.told), ([], ["pause", "stop"]))
+        self.assertEqual((sent, push.events), ([], ["pause", "stop"]))
         user.reason.trap(ConnectionAborted)
 
     def test_what_is_not_about_connections_is_the_reactors(self) -> None:

@@ -13,17 +13,17 @@ from tests.tunnel.memory import Producer
 
 
 class User(Protocol):
-    """Records its events in ``told``, and runs the callback in ``on`` for each."""
+    """Records its events in ``events``, and runs the callback in ``on`` for each."""
 
     def __init__(self) -> None:
         self.received = b""
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.reason: Failure | None = None
         self.on: dict[str, Callable[[], object]] = {}
 
     def note(self, what: str) -> None:
         """Record an event, and run its callback."""
-        self.told.append(what)
+        self.events.append(what)
         self.on.get(what, lambda: None)()
 
     def connectionMade(self) -> None:
@@ -43,7 +43,7 @@ class User(Protocol):
     @property
     def lost(self) -> bool:
         """Whether the connection is lost."""
-        return "lost" in self.told
+        return "lost" in self.events
 
 
 @implementer(IHalfCloseableProtocol)

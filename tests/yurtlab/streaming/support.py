@@ -48,7 +48,7 @@ class Session:
     """
 
     def __init__(self, on_ready=None):
-        self.told = []
+        self.events = []
         self.client = None
         self.on_ready = on_ready
         self.on_input = lambda: None
@@ -56,31 +56,31 @@ class Session:
     @property
     def stdin(self):
         """All input."""
-        return b"".join(item for item in self.told if isinstance(item, bytes))
+        return b"".join(item for item in self.events if isinstance(item, bytes))
 
     def client_ready(self, client):
         """Note it."""
-        self.told.append("ready")
+        self.events.append("ready")
         self.client = client
         if self.on_ready is not None:
             self.on_ready(client)
 
     def stdin_received(self, data):
         """Note the data."""
-        self.told.append(bytes(data))
+        self.events.append(bytes(data))
         self.on_input()
 
     def stdin_ended(self):
         """Note it."""
-        self.told.append("end")
+        self.events.append("end")
 
     def resized(self, width, height):
         """Note the size."""
-        self.told.append((width, height))
+        self.events.append((width, height))
 
     def client_lost(self):
         """Note it."""
-        self.told.append("lost")
+        self.events.append("lost")
 
 
 @implementer(IPortForwarder)

@@ -85,34 +85,34 @@ class OpeningTests(SPDYCase):
         """
         self.start(streams=())
         for stream_id, kind in ((1, "error"), (3, "stdin"), (5, "stdout"), (7, "stderr")):
-            self.assertEqual([], self.session.told)
+            self.assertEqual([], self.session.events)
             self.send(self.codec.syn_stream({"streamtype": kind}))
             self.assertEqual([("reply", stream_id)], self.frames())
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         self.assertTrue(verifyObject(ICommandClient, self.session.client))
 
     def test_any_order(self):
         """The streams may be opened in any order."""
         self.start(streams=reversed(ALL_STREAMS))
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
 
     def test_only_what_is_asked_for(self):
         """A session starts with the streams of its options, and the error stream."""
         self.start(("error", "stdout"), stdin=False, stderr=False)
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
 
     def test_terminal(self):
         """A terminal has a resize stream, and no stderr stream."""
         self.start(("error", "stdin", "stdout"), tty=True)
-        self.assertEqual([], self.session.told)
+        self.assertEqual([], self.session.events)
         self.send(self.codec.syn_stream({"streamtype": "resize"}))
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
 
     def test_terminal_without_size(self):
         """Before v3 a terminal has no resize stream."""
         for protocol in ("v2.channel.k8s.io", "channel.k8s.io"):
             self.start(("error", "stdin", "stdout"), (protocol,), tty=True)
-            self.assertEqual(["ready"], self.session.told)
+            self.assertEqual(["ready"], self.session.events)
 
     def test_unexpected(self):
         """Unexpected and duplicate streams are refused."""
@@ -120,25 +120,25 @@ class OpeningTests(SPDYCase):
         self.send(self.codec.syn_stream({}))
         refused = [frame for frame in self.frames() if frame[0] == "reset"]
         self.assertEqual([("reset", stream_id, 3) for stream_id in (3, 5, 7, 11)], refused)
-        self.assertEqual([], self.session.told)
+        self.assertEqual([], self.session.events)
 
     def test_too_late(self):
         """A client that does not open its streams in time is aborted."""
         self.start(("error", "stdin"))
         self.frames()
         self.pass_time(29.9)
-        self.assertEqual([], self.session.told)
+        self.assertEqual([], self.session.events)
         self.pass_time(0.2)
         self.assertEqual([("goaway", STDIN, 1)], self.frames())
         self.node.connection.turn()
-        self.assertEqual(["lost"], self.session.told)
+        self.assertEqual(["lost"], self.session.events)
         self.assertFalse(self.node.connection.connected)
 
     def test_in_time(self):
         """A client that has opened its streams has no timeout."""
         self.start()
         self.pass_time(100_000)
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         self.assertTrue(self.node.connection.connected)
 
     def test_leaves_before(self):
@@ -147,7 +147,7 @@ class OpeningTests(SPDYCase):
         """
         self.start(("error",))
         self.node.connection.break_off(ConnectionLost())
-        self.assertEqual(["lost"], self.session.told)
+        self.assertEqual(["lost"], self.session.events)
         self.pass_time(100)
 
     def test_early_bytes(self):
@@ -156,22 +156,22 @@ class OpeningTests(SPDYCase):
         node = command_node(session)
         early = b"".join(codec.syn_stream({"streamtype": kind}) for kind in ALL_STREAMS)
         node.request(spdy_head(V4), early + data(STDIN, b"early", True))
-        self.assertEqual(["ready", b"early", "end"], session.told)
+        self.assertEqual(["ready", b"early", "end"], session.events)
 
     def test_early_input(self):
         """Input before all streams are open is kept for the session."""
         self.start(("stdin", "error", "stdout"))
         self.send(data(1, b"early"))
-        self.assertEqual([], self.session.told)
+        self.assertEqual([], self.session.events)
         self.send(self.codec.syn_stream({"streamtype": "stderr"}))
-        self.assertEqual(["ready", b"early"], self.session.told)
+        self.assertEqual(["ready", b"early"], self.session.events)
 
     def test_early_size(self):
         """Of the sizes received before the start, the session gets the last one first."""
         self.start(("resize", "error", "stdin"), tty=True)
         self.send(data(1, b'{"Width":1,"Height":2}{"Width":3,"Height":4}'))
         self.send(self.codec.syn_stream({"streamtype": "stdout"}))
-        self.assertEqual([(3, 4), "ready"], self.session.told)
+        self.assertEqual([(3, 4), "ready"], self.session.events)
 
 
 class StreamingTests(SPDYCase):
@@ -182,19 +182,19 @@ class StreamingTests(SPDYCase):
         self.start()
         self.send(data(STDIN, b"one "), data(STDIN, b""), data(STDIN, b"two"))
         self.send(data(STDIN, b"", True))
-        self.assertEqual(["ready", b"one ", b"two", "end"], self.session.told)
+        self.assertEqual(["ready", b"one ", b"two", "end"], self.session.events)
 
     def test_input_reset(self):
         """A reset of the input ends it, too."""
         self.start()
         self.send(data(STDIN, b"x"), reset(STDIN))
-        self.assertEqual(["ready", b"x", "end"], self.session.told)
+        self.assertEqual(["ready", b"x", "end"], self.session.events)
 
     def test_input_never(self):
         """A stream that is opened with FIN has no input."""
         self.start(("error", "stdout", "stderr"))
         self.send(self.codec.syn_stream({"streamtype": "stdin"}, flags=1))
-        self.assertEqual(["ready", "end"], self.session.told)
+        self.assertEqual(["ready", "end"], self.session.events)
 
     @given(st.lists(st.integers(0, 200)), st.binary(max_size=150))
     def test_any_cuts(self, cuts, payload):
@@ -211,7 +211,7 @@ class StreamingTests(SPDYCase):
             if start < end:
                 node.connection.receive(stream[start:end])
         self.assertEqual(payload, session.stdin)
-        words = [told for told in session.told if not isinstance(told, bytes)]
+        words = [events for events in session.events if not isinstance(events, bytes)]
         self.assertEqual(["ready", (5, 6), "end"], words)
 
     def test_output(self):
@@ -240,7 +240,7 @@ class StreamingTests(SPDYCase):
         """Sizes are passed to the session."""
         self.start(("error", "stdin", "stdout", "resize"), tty=True)
         self.send(data(7, b'{"Width":80,"Height"'), data(7, b":24}\n"))
-        self.assertEqual(["ready", (80, 24)], self.session.told)
+        self.assertEqual(["ready", (80, 24)], self.session.events)
 
     def test_ping(self):
         """The client's pings are echoed; other pings are ignored."""
@@ -256,7 +256,7 @@ class StreamingTests(SPDYCase):
         self.send(control(4, bytes(4)), control(9, bytes((0, 0, 0, STDIN, 0, 0, 1, 0))))
         self.send(control(8, bytes((0, 0, 0, STDIN)) + self.codec.block({"a": "b"})))
         self.send(data(STDIN, b"x"))
-        self.assertEqual(["ready", b"x"], self.session.told)
+        self.assertEqual(["ready", b"x"], self.session.events)
         self.assertEqual([], self.frames())
 
 
@@ -273,12 +273,12 @@ class BackPressureTests(SPDYCase):
         self.send(data(STDIN, b"more"))
         self.assertFalse(self.connection.reading)
         self.send(data(STDIN, b" and more", True))
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         client.resumeProducing()
         self.pass_time(0)
         self.assertTrue(self.connection.reading)
         self.assertEqual(bytes(MAX_BUFFERED) + b"more and more", self.session.stdin)
-        self.assertEqual("end", self.session.told[-1])
+        self.assertEqual("end", self.session.events[-1])
 
     def test_paused_by_the_session_at_once(self):
         """A session may pause its input while it starts."""
@@ -286,18 +286,18 @@ class BackPressureTests(SPDYCase):
         node = command_node(session)
         early = b"".join(codec.syn_stream({"streamtype": kind}) for kind in ALL_STREAMS)
         node.request(spdy_head(V4), early + data(STDIN, b"x", True))
-        self.assertEqual(["ready"], session.told)
+        self.assertEqual(["ready"], session.events)
         session.client.resumeProducing()
-        self.assertEqual(["ready", b"x", "end"], session.told)
+        self.assertEqual(["ready", b"x", "end"], session.events)
 
     def test_paused_within_a_read(self):
         """Nothing is delivered after the session has paused, not even from the same read."""
         client = self.started()
         self.session.on_input = client.pauseProducing
         self.send(data(STDIN, b"one") + data(STDIN, b"two"))
-        self.assertEqual(["ready", b"one"], self.session.told)
+        self.assertEqual(["ready", b"one"], self.session.events)
         client.resumeProducing()
-        self.assertEqual(["ready", b"one", b"two"], self.session.told)
+        self.assertEqual(["ready", b"one", b"two"], self.session.events)
 
     def test_output_is_paused(self):
         """All producers of output are paused while the client does not read."""
@@ -306,10 +306,10 @@ class BackPressureTests(SPDYCase):
         for source in sources:
             client.register_output(source)
         client.write("stdout", bytes(100_000))
-        self.assertEqual([["pause"]] * 2, [source.told for source in sources])
+        self.assertEqual([["pause"]] * 2, [source.events for source in sources])
         self.frames()
         self.connection.turn()
-        self.assertEqual([["pause", "resume"]] * 2, [source.told for source in sources])
+        self.assertEqual([["pause", "resume"]] * 2, [source.events for source in sources])
 
     def test_pings_without_end(self):
         """A client that sends pings and reads no replies is aborted."""
@@ -320,7 +320,7 @@ class BackPressureTests(SPDYCase):
         self.assertFalse(self.connection.aborted)
         self.send(ping(1))
         self.assertTrue(self.connection.aborted)
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
 
     def test_pings_without_end_in_one_read(self):
         """So is one that sends them all at once, and later data is not parsed."""
@@ -329,7 +329,7 @@ class BackPressureTests(SPDYCase):
         count = shared.MAX_UNREAD_ANSWERS // 12 + 1
         self.send(ping(1) * count, data(STDIN, b"x"))
         self.assertTrue(self.connection.aborted)
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
 
 
 class EndTests(SPDYCase):
@@ -372,8 +372,8 @@ class EndTests(SPDYCase):
             for status, content in ((FAILURE, FAILURE["message"].encode()), (SUCCESS, b"")):
                 client = self.started(protocols=(protocol,))
                 client.finish(status)
-                told = b"".join(frame[2] for frame in self.frames() if frame[1] == ERROR)
-                self.assertEqual(content, told)
+                events = b"".join(frame[2] for frame in self.frames() if frame[1] == ERROR)
+                self.assertEqual(content, events)
 
     def test_client_closes(self):
         """The connection stays open until the client closes it; nothing is lost and no timer is
@@ -385,7 +385,7 @@ class EndTests(SPDYCase):
         self.connection.receive_end()
         self.connection.turn()
         self.assertFalse(self.connection.connected)
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_silent_client(self):
@@ -408,7 +408,7 @@ class EndTests(SPDYCase):
         client.finish(SUCCESS)
         self.assertTrue(self.connection.reading)
         self.send(data(STDIN, b"x", True))
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
 
     def test_after_the_end(self):
         """Calls of a session after its end, or after its client's, have no effect."""
@@ -431,7 +431,7 @@ class EndTests(SPDYCase):
         self.connection.receive_end()
         self.connection.turn()
         self.session.client.lost()
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
 
 
 class HostileTests(SPDYCase):
@@ -444,7 +444,7 @@ class HostileTests(SPDYCase):
         self.send(*frames)
         self.assertEqual(("goaway", 7, 1), self.frames()[-1])
         self.connection.turn()
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
         self.assertFalse(self.connection.connected)
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
@@ -500,7 +500,7 @@ class HostileTests(SPDYCase):
         self.assertEqual([("reset", STDIN, 9)], self.frames())
         self.send(data(STDIN, b"y"))
         self.assertEqual([], self.frames())
-        self.assertEqual(["ready", "end"], self.session.told)
+        self.assertEqual(["ready", "end"], self.session.events)
 
     def test_closed_streams(self):
         """Frames for a closed stream are dropped: the client may not know yet."""
@@ -523,4 +523,4 @@ class HostileTests(SPDYCase):
         self.patch(spdy_connection, "MAX_STREAMS", 3)
         self.start()
         self.assertEqual(("reset", STDERR, 3), self.frames()[-1])
-        self.assertEqual([], self.session.told)
+        self.assertEqual([], self.session.events)

@@ -73,7 +73,7 @@ class OpeningTests(WebSocketCase):
     def test_begins(self):
         """An empty message tells the client that the session has started."""
         self.start()
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         self.assertTrue(verifyObject(ICommandClient, self.session.client))
         self.assertEqual([STARTED], self.messages())
 
@@ -83,10 +83,10 @@ class OpeningTests(WebSocketCase):
         node = command_node(self.session, options())
         node.request(websocket_head(V5))
         node.clock.advance(OUTPUT_DELAY * 0.9)
-        self.assertEqual([], self.session.told)
+        self.assertEqual([], self.session.events)
         self.assertEqual(b"", node.receive())
         node.clock.advance(OUTPUT_DELAY * 0.2)
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
 
     def test_left_before_the_beginning(self):
         """If the client disconnects before, the session does not start."""
@@ -95,7 +95,7 @@ class OpeningTests(WebSocketCase):
         node.request(websocket_head(V5))
         node.connection.break_off(ConnectionLost())
         node.clock.advance(1)
-        self.assertEqual(["lost"], self.session.told)
+        self.assertEqual(["lost"], self.session.events)
         self.assertEqual([], node.clock.getDelayedCalls())
 
     def test_begins_on_the_first_output(self):
@@ -118,13 +118,13 @@ class OpeningTests(WebSocketCase):
             self.start(asked)
             self.assertIn(f"Sec-WebSocket-Protocol: {chosen}", self.answer)
         self.start("")
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         self.assertNotIn("Sec-WebSocket-Protocol", "".join(self.answer))
 
     def test_early_bytes(self):
         """Data after the head of the request, in the same read, is not lost."""
         self.start(early=WebSocketCodec().message(b"\0early"))
-        self.assertEqual(["ready", b"early"], self.session.told)
+        self.assertEqual(["ready", b"early"], self.session.events)
 
 
 class StreamingTests(WebSocketCase):
@@ -134,10 +134,10 @@ class StreamingTests(WebSocketCase):
         """Input arrives in order, and in v5 also its end."""
         self.start()
         self.send(b"\0one", b"\0", b"", b"\0two", b"\xff\0")
-        self.assertEqual(["ready", b"one", b"two", "end"], self.session.told)
+        self.assertEqual(["ready", b"one", b"two", "end"], self.session.events)
         self.start(V4)
         self.send(b"\0one", b"\xff\0", b"\0two")
-        self.assertEqual(["ready", b"one", b"two"], self.session.told)
+        self.assertEqual(["ready", b"one", b"two"], self.session.events)
 
     def test_text(self):
         """Text messages are input, too: the Python client sends them."""
@@ -170,7 +170,7 @@ class StreamingTests(WebSocketCase):
         # What has come before the session begins has been kept for it.
         node.clock.advance(OUTPUT_DELAY)
         self.assertEqual(payload, session.stdin)
-        words = [told for told in session.told if not isinstance(told, bytes)]
+        words = [events for events in session.events if not isinstance(events, bytes)]
         self.assertEqual([(5, 6), "ready", "end"], words)
 
     def test_output(self):
@@ -199,13 +199,13 @@ class StreamingTests(WebSocketCase):
         """Terminal sizes are passed to the session."""
         self.start(tty=True)
         self.send(b'\4{"Width":80,"Height":24}')
-        self.assertEqual(["ready", (80, 24)], self.session.told)
+        self.assertEqual(["ready", (80, 24)], self.session.events)
 
     def test_other_channels(self):
         """Input on output channels is ignored."""
         self.start()
         self.send(b"\1x", b"\2x", b"\3x", b"\5x", b"\xfex", b"\xff\1", b"\0y")
-        self.assertEqual(["ready", b"y"], self.session.told)
+        self.assertEqual(["ready", b"y"], self.session.events)
 
     def test_ping(self):
         """Pings are answered with their payload."""
@@ -228,11 +228,11 @@ class BackPressureTests(WebSocketCase):
         self.send(b"\0x")
         self.assertFalse(self.connection.reading)
         self.send(b"\xff\0")
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         client.resumeProducing()
         self.node.clock.advance(0)
         self.assertEqual(bytes(MAX_BUFFERED) + b"x", self.session.stdin)
-        self.assertEqual("end", self.session.told[-1])
+        self.assertEqual("end", self.session.events[-1])
 
     def test_heartbeat(self):
         """A client whose pings are not read gets pongs, so that it does not time out."""
@@ -259,10 +259,10 @@ class BackPressureTests(WebSocketCase):
         client, source = self.started(), Producer()
         client.register_output(source)
         client.write("stdout", bytes(100_000))
-        self.assertEqual(["pause"], source.told)
+        self.assertEqual(["pause"], source.events)
         self.messages()
         self.connection.turn()
-        self.assertEqual(["pause", "resume"], source.told)
+        self.assertEqual(["pause", "resume"], source.events)
 
     def test_pings_without_end(self):
         """A client that sends pings and reads no pongs is aborted."""
@@ -309,7 +309,7 @@ class EndTests(WebSocketCase):
         self.connection.receive(self.codec.close())
         self.connection.turn()
         self.assertFalse(self.connection.connected)
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_client_never_answers(self):
@@ -325,7 +325,7 @@ class EndTests(WebSocketCase):
         self.connection.receive(self.codec.close())
         self.assertEqual([("close", 1000)], self.messages())
         self.connection.turn()
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
         self.assertFalse(self.connection.connected)
 
     def test_client_closes_without_a_code(self):
@@ -334,14 +334,14 @@ class EndTests(WebSocketCase):
         self.connection.receive(b"\x88\x80\0\0\0\0")
         self.assertEqual(b"\x88\0", self.node.receive())
         self.connection.turn()
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
 
     def test_client_leaves(self):
         """The session is notified once when its client disconnects."""
         self.started()
         self.connection.receive_end()
         self.connection.turn()
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
 
@@ -354,7 +354,7 @@ class HostileTests(WebSocketCase):
         self.connection.receive(raw)
         self.assertEqual([("close", code)], self.messages())
         self.connection.turn()
-        self.assertEqual(["ready", "lost"], self.session.told)
+        self.assertEqual(["ready", "lost"], self.session.events)
         self.assertFalse(self.connection.connected)
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
@@ -385,14 +385,14 @@ class HostileTests(WebSocketCase):
         self.given_up(b"\x82\x02\0x" + WebSocketCodec().message(b"\0x"))
         self.started()
         self.connection.receive(self.codec.close() + b"\x82\x82\0\0\0\0\0x")
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
 
     def test_goes_on(self):
         """Input after an error is dropped."""
         self.started()
         self.connection.receive(b"\x82\x02\0x")
         self.send(b"\0x")
-        self.assertEqual(["ready"], self.session.told)
+        self.assertEqual(["ready"], self.session.events)
 
     def test_never_closes(self):
         """After an error, a client that does not read the close is aborted in time."""

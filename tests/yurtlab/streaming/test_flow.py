@@ -27,16 +27,16 @@ class ProducerGroupTests(SynchronousTestCase):
         sources.resumeProducing()
         sources.resumeProducing()
         for producer in (first, second):
-            self.assertEqual(["pause", "resume"], producer.told)
+            self.assertEqual(["pause", "resume"], producer.events)
 
     def test_added_while_paused(self):
         """A producer added while the transport is full is paused from the start."""
         sources, producer = ProducerGroup(), Producer()
         sources.pauseProducing()
         sources.add(producer)
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
         sources.resumeProducing()
-        self.assertEqual(["pause", "resume"], producer.told)
+        self.assertEqual(["pause", "resume"], producer.events)
 
     def test_discarded(self):
         """A discarded producer is not called any more."""
@@ -45,7 +45,7 @@ class ProducerGroupTests(SynchronousTestCase):
         sources.discard(producer)
         sources.discard(producer)
         sources.pauseProducing()
-        self.assertEqual([], producer.told)
+        self.assertEqual([], producer.events)
 
     def test_in_turn(self):
         """If each producer fills the transport when resumed, they are resumed in rotation."""
@@ -72,7 +72,7 @@ class ProducerGroupTests(SynchronousTestCase):
         sources.add(producer)
         sources.stopProducing()
         sources.pauseProducing()
-        self.assertEqual([], producer.told)
+        self.assertEqual([], producer.events)
 
 
 class GateTests(SynchronousTestCase):
@@ -80,15 +80,15 @@ class GateTests(SynchronousTestCase):
 
     def setUp(self):
         """Record the calls of a gate and its budget."""
-        self.told = []
+        self.events = []
         self.budget = InputBudget(
-            lambda: self.told.append("paused"), lambda: self.told.append("resumed"), limit=10
+            lambda: self.events.append("paused"), lambda: self.events.append("resumed"), limit=10
         )
         self.gate = InputGate(self.budget)
 
     def begin(self, deliver=None):
         """Record deliveries."""
-        self.gate.begin(deliver or self.told.append, lambda: self.told.append("end"))
+        self.gate.begin(deliver or self.events.append, lambda: self.events.append("end"))
 
     def test_kept_at_first(self):
         """Input before ``begin`` is buffered, with the end."""
@@ -96,9 +96,9 @@ class GateTests(SynchronousTestCase):
         self.gate.receive(b"b")
         self.gate.finish()
         self.gate.open()
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         self.begin()
-        self.assertEqual([b"a", b"b", "end"], self.told)
+        self.assertEqual([b"a", b"b", "end"], self.events)
 
     def test_shut_before(self):
         """A gate that was shut before ``begin`` stays shut until it is opened."""
@@ -107,9 +107,9 @@ class GateTests(SynchronousTestCase):
         self.begin()
         self.gate.receive(b"b")
         self.gate.finish()
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         self.gate.open()
-        self.assertEqual([b"a", b"b", "end"], self.told)
+        self.assertEqual([b"a", b"b", "end"], self.events)
 
     def test_open(self):
         """Input to an open gate is delivered at once."""
@@ -117,24 +117,24 @@ class GateTests(SynchronousTestCase):
         self.gate.receive(b"a")
         self.gate.receive(b"")
         self.gate.finish()
-        self.assertEqual([b"a", "end"], self.told)
+        self.assertEqual([b"a", "end"], self.events)
 
     def test_shut_by_delivery(self):
         """Nothing is delivered after the gate was shut, not even from the same read."""
 
         def deliver(data):
-            self.told.append(data)
+            self.events.append(data)
             self.gate.shut()
 
         self.gate.receive(b"a")
         self.gate.receive(b"b")
         self.gate.finish()
         self.begin(deliver)
-        self.assertEqual([b"a"], self.told)
+        self.assertEqual([b"a"], self.events)
         self.gate.open()
-        self.assertEqual([b"a", b"b"], self.told)
+        self.assertEqual([b"a", b"b"], self.events)
         self.gate.open()
-        self.assertEqual([b"a", b"b", "end"], self.told)
+        self.assertEqual([b"a", b"b", "end"], self.events)
 
     def test_opened_by_delivery(self):
         """Opening the gate during a delivery keeps the order."""
@@ -144,46 +144,46 @@ class GateTests(SynchronousTestCase):
                 self.gate.shut()
                 self.gate.receive(b"c")
                 self.gate.open()
-            self.told.append(data)
+            self.events.append(data)
 
         self.gate.receive(b"a")
         self.gate.receive(b"b")
         self.begin(deliver)
-        self.assertEqual([b"a", b"b", b"c"], self.told)
+        self.assertEqual([b"a", b"b", b"c"], self.events)
 
     def test_budget(self):
         """Above the limit the connection is paused, at half of it resumed."""
         self.gate.receive(b"12345")
         self.gate.receive(b"12345")
-        self.assertEqual([], self.told)
+        self.assertEqual([], self.events)
         self.gate.receive(b"1")
         self.gate.receive(b"2")
-        self.assertEqual(["paused"], self.told)
+        self.assertEqual(["paused"], self.events)
         self.begin()
         self.assertEqual(["paused", b"12345", b"12345", b"1", b"2"], self.without("resumed"))
-        self.assertEqual(1, self.told.count("resumed"))
+        self.assertEqual(1, self.events.count("resumed"))
 
     def without(self, word):
         """Return the recorded calls, without ``word``."""
-        return [item for item in self.told if item != word]
+        return [item for item in self.events if item != word]
 
     def test_budget_is_shared(self):
         """All streams of a connection share one budget."""
         other = InputGate(self.budget)
         self.gate.receive(b"1234567")
         other.receive(b"1234567")
-        self.assertEqual(["paused"], self.told)
-        other.begin(self.told.append, lambda: None)
-        self.assertEqual(["paused", b"1234567"], self.told)
+        self.assertEqual(["paused"], self.events)
+        other.begin(self.events.append, lambda: None)
+        self.assertEqual(["paused", b"1234567"], self.events)
         self.begin()
-        self.assertEqual(["paused", b"1234567", "resumed", b"1234567"], self.told)
+        self.assertEqual(["paused", b"1234567", "resumed", b"1234567"], self.events)
 
     def test_discard(self):
         """Discarded input frees the budget, and has no end."""
         self.gate.receive(b"12345678901")
         self.gate.discard()
-        self.assertEqual(["paused", "resumed"], self.told)
+        self.assertEqual(["paused", "resumed"], self.events)
         self.gate.receive(b"x")
         self.gate.finish()
         self.begin()
-        self.assertEqual(["paused", "resumed"], self.told)
+        self.assertEqual(["paused", "resumed"], self.events)

@@ -124,12 +124,12 @@ class PairTests(ForwardCase):
         self.open("1", "80", ["data"])
         self.frames()
         self.node.clock.advance(shared.CREATION_TIMEOUT)
-        told = [
+        events = [
             ("data", 1, b"timed out waiting for streams", False),
             ("data", 1, b"", True),
             ("data", 3, b"", True),
         ]
-        self.assertEqual(told, self.frames())
+        self.assertEqual(events, self.frames())
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
     def test_numbers_are_free_again(self):
@@ -152,12 +152,12 @@ class RefusalTests(ForwardCase):
         connection = self.forwarder.requests[0][1]
         connection.refuse("connection refused")
         connection.refuse("twice")
-        told = [
+        events = [
             ("data", 1, b"connection refused", False),
             ("data", 1, b"", True),
             ("data", 3, b"", True),
         ]
-        self.assertEqual(told, self.frames())
+        self.assertEqual(events, self.frames())
 
     def test_what_was_sent_is_dropped(self):
         """Data sent to a refused connection does not keep the client paused."""
@@ -203,20 +203,20 @@ class TransportTests(ForwardCase):
         user = HalfCloseUser()
         self.forwarder.requests[0][1].accept().attach(user)
         self.assertEqual(b"early", bytes(user.received))
-        self.assertEqual(["made", "read lost"], user.told)
+        self.assertEqual(["made", "read lost"], user.events)
 
     def test_client_half_closes(self):
         """The client's end is reported, and the other direction continues until its own end."""
         user, error, stream = self.accepted()
         self.send(data(error, b"", True), data(stream, b"question", True))
-        self.assertEqual(["made", "read lost"], user.told)
+        self.assertEqual(["made", "read lost"], user.events)
         user.transport.write(b"answer")
         self.assertEqual([("data", stream, b"answer", False)], self.frames())
         user.transport.loseWriteConnection()
-        self.assertEqual(["made", "read lost"], user.told)
+        self.assertEqual(["made", "read lost"], user.events)
         ends = [("data", error, b"", True), ("data", stream, b"", True)]
         self.assertEqual(ends, self.frames())
-        self.assertEqual(["made", "read lost", "write lost", "lost"], user.told)
+        self.assertEqual(["made", "read lost", "write lost", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_node_half_closes(self):
@@ -226,11 +226,11 @@ class TransportTests(ForwardCase):
         user.transport.write(b"too late")
         ends = [("data", error, b"", True), ("data", stream, b"", True)]
         self.assertEqual(ends, self.frames())
-        self.assertEqual(["made", "write lost"], user.told)
+        self.assertEqual(["made", "write lost"], user.events)
         self.send(data(stream, b"more"), data(stream, b"", True))
         self.frames()
         self.assertEqual(b"more", bytes(user.received))
-        self.assertEqual(["made", "write lost", "read lost", "lost"], user.told)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_plain_protocol(self):
@@ -239,7 +239,7 @@ class TransportTests(ForwardCase):
         self.send(data(stream, b"", True))
         ends = [("data", error, b"", True), ("data", stream, b"", True)]
         self.assertEqual(ends, self.frames())
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_lose_connection(self):
@@ -249,7 +249,7 @@ class TransportTests(ForwardCase):
         user.transport.loseConnection()
         user.transport.loseConnection()
         self.assertTrue(user.transport.disconnecting)
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
         sent = [
             ("data", stream, b"last", False),
             ("data", error, b"", True),
@@ -258,7 +258,7 @@ class TransportTests(ForwardCase):
         self.assertEqual(sent, self.frames())
         self.send(data(stream, bytes(MAX_BUFFERED + 1), True))
         self.assertTrue(self.connection.reading)
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertEqual(b"", bytes(user.received))
 
     def test_abort(self):
@@ -269,7 +269,7 @@ class TransportTests(ForwardCase):
         user.transport.abortConnection()
         user.transport.abortConnection()
         self.assertEqual([("data", error, b"", True), ("reset", stream, 5)], self.frames())
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionAborted)
 
     def test_client_resets(self):
@@ -277,7 +277,7 @@ class TransportTests(ForwardCase):
         user, error, stream = self.accepted()
         self.send(data(stream, b"x"), reset(stream))
         self.assertEqual([("data", error, b"", True)], self.frames())
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionLost)
 
     def test_client_resets_before(self):
@@ -286,9 +286,9 @@ class TransportTests(ForwardCase):
         self.send(data(first + 2, b"x"), reset(first + 2))
         user = HalfCloseUser()
         self.forwarder.requests[0][1].accept().attach(user)
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
         self.frames()
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertEqual(b"", bytes(user.received))
 
     def test_client_leaves(self):
@@ -298,7 +298,7 @@ class TransportTests(ForwardCase):
         self.connection.break_off(ConnectionLost())
         self.node.clock.advance(0)
         for user in users:
-            self.assertEqual(["made", "lost"], user.told)
+            self.assertEqual(["made", "lost"], user.events)
             self.assertIsInstance(user.reasons[0].value, ConnectionLost)
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
@@ -313,7 +313,7 @@ class TransportTests(ForwardCase):
         user.transport.resumeProducing()
         self.frames()
         self.assertEqual(b"last", bytes(user.received))
-        self.assertEqual(["made", "write lost", "read lost", "lost"], user.told)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
 
@@ -325,9 +325,9 @@ class BackPressureTests(ForwardCase):
         user, _, stream = self.accepted()
         user.transport.pauseProducing()
         self.send(data(stream, b"x", True))
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
         user.transport.resumeProducing()
-        self.assertEqual(["made", "read lost"], user.told)
+        self.assertEqual(["made", "read lost"], user.events)
 
     def test_paused_before(self):
         """A connection can be paused by its user while it is connected."""
@@ -375,12 +375,12 @@ class BackPressureTests(ForwardCase):
         for user, producer in zip(users, producers, strict=True):
             user.transport.registerProducer(producer, True)
         users[0].transport.write(bytes(100_000))
-        self.assertEqual([["pause"]] * 2, [producer.told for producer in producers])
+        self.assertEqual([["pause"]] * 2, [producer.events for producer in producers])
         users[1].transport.unregisterProducer()
         self.frames()
         self.connection.turn()
-        told = [["pause", "resume"], ["pause"]]
-        self.assertEqual(told, [producer.told for producer in producers])
+        events = [["pause", "resume"], ["pause"]]
+        self.assertEqual(events, [producer.events for producer in producers])
 
     def test_producer_rules(self):
         """One push producer can be registered at a time, and is stopped at the end."""
@@ -391,10 +391,10 @@ class BackPressureTests(ForwardCase):
         self.assertRaises(RuntimeError, user.transport.registerProducer, producer, True)
         self.send(reset(stream))
         self.frames()
-        self.assertEqual(["stop"], producer.told)
+        self.assertEqual(["stop"], producer.events)
         late = Producer()
         user.transport.registerProducer(late, True)
-        self.assertEqual(["stop"], late.told)
+        self.assertEqual(["stop"], late.events)
 
     def test_ping(self):
         """Pings are answered."""
@@ -451,7 +451,7 @@ class TunnelEndTests(TunnelMixin, ForwardCase):
         self.assertEqual([("close", 1000)], self.outer.messages(self.node.receive()))
         self.connection.turn()
         self.node.clock.advance(0)
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertFalse(self.connection.connected)
         self.assertEqual([], self.node.clock.getDelayedCalls())
 
@@ -467,7 +467,7 @@ class TunnelEndTests(TunnelMixin, ForwardCase):
         self.node.clock.advance(shared.CLOSE_TIMEOUT)
         self.assertTrue(self.connection.aborted)
         self.node.clock.advance(0)
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
 
     def test_given_up_and_answers(self):
         """When the client answers that close, it is closed at once."""
@@ -513,11 +513,11 @@ class TunnelTransportMethodsTests(SynchronousTestCase):
         self.assertRaises(ValueError, self.transport.registerProducer, producer, False)
         self.transport.registerProducer(producer, True)
         self.transport.write(bytes(100_000))
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
         self.transport.unregisterProducer()
         self.messages()
         self.connection.turn()
-        self.assertEqual(["pause"], producer.told)
+        self.assertEqual(["pause"], producer.events)
 
     def test_pause(self):
         """While the protocol is paused, the WebSocket is not read."""
@@ -536,10 +536,10 @@ class TunnelTransportMethodsTests(SynchronousTestCase):
             self.assertEqual([("close", 1000)], self.messages())
             self.connection.receive(self.codec.close())
             self.connection.turn()
-            self.assertEqual(["made", "lost"], self.user.told)
+            self.assertEqual(["made", "lost"], self.user.events)
 
     def test_abort(self):
         """An abort aborts the connection."""
         self.transport.abortConnection()
         self.assertTrue(self.connection.aborted)
-        self.assertEqual(["made", "lost"], self.user.told)
+        self.assertEqual(["made", "lost"], self.user.events)

@@ -102,8 +102,8 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.connection.receive(self.codec.close())
         self.connection.turn()
         self.messages()
-        self.assertEqual(["made", "write lost", "read lost", "lost"], first.told)
-        self.assertEqual(["made", "lost"], second.told)
+        self.assertEqual(["made", "write lost", "read lost", "lost"], first.events)
+        self.assertEqual(["made", "lost"], second.events)
         for user in (first, second):
             self.assertIsInstance(user.reasons[0].value, ConnectionDone)
         self.assertFalse(self.connection.connected)
@@ -123,7 +123,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         user.transport.abortConnection()
         expected = [b"\1the connection in the pod broke off", ("close", 1000)]
         self.assertEqual(expected, self.messages())
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
 
     def test_client_closes(self):
         """A client's normal close ends its connections, after all data that it sent."""
@@ -133,11 +133,11 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.connection.receive(self.codec.close())
         self.assertEqual([("close", 1000)], self.messages())
         self.connection.turn()
-        self.assertEqual(["made"], user.told)
+        self.assertEqual(["made"], user.events)
         user.transport.resumeProducing()
         self.messages()
         self.assertEqual(b"last", bytes(user.received))
-        self.assertEqual(["made", "read lost", "lost"], user.told)
+        self.assertEqual(["made", "read lost", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionDone)
 
     def test_client_closes_in_trouble(self):
@@ -147,7 +147,7 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.messages()
         self.connection.turn()
         self.messages()
-        self.assertEqual(["made", "lost"], user.told)
+        self.assertEqual(["made", "lost"], user.events)
         self.assertIsInstance(user.reasons[0].value, ConnectionLost)
 
     def test_client_leaves(self):
@@ -156,6 +156,6 @@ class WebSocketForwardTests(SynchronousTestCase):
         self.connection.break_off(ConnectionLost())
         self.node.clock.advance(0)
         for user in users:
-            self.assertEqual(["made", "lost"], user.told)
+            self.assertEqual(["made", "lost"], user.events)
             self.assertIsInstance(user.reasons[0].value, ConnectionLost)
         self.assertEqual([], self.node.clock.getDelayedCalls())

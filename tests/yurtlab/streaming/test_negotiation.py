@@ -41,7 +41,7 @@ class CommandTests(RefusalCase):
         """Expect a rejection, of which the session is notified."""
         session = Session()
         answer = self.refused(command_node(session), head, status, text)
-        self.assertEqual(["lost"], session.told)
+        self.assertEqual(["lost"], session.events)
         return answer
 
     def test_no_upgrade(self):
@@ -87,7 +87,7 @@ class CommandTests(RefusalCase):
         head = spdy_head("v4.channel.k8s.io")
         head[head.index("Content-Length: 0")] = "Content-Length: 5"
         self.refused(node, head, 400, "unable to upgrade")
-        self.assertEqual(["lost"], session.told)
+        self.assertEqual(["lost"], session.events)
         self.assertEqual([], node.clock.getDelayedCalls())
 
     def test_ended_exchange(self):
@@ -99,7 +99,7 @@ class CommandTests(RefusalCase):
         node.connection.receive(
             "\r\n".join([*spdy_head("v4.channel.k8s.io"), "Host: a", "", ""]).encode()
         )
-        self.assertEqual(["lost"], session.told)
+        self.assertEqual(["lost"], session.events)
         self.assertEqual([], node.clock.getDelayedCalls())
 
 
