@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from twisted.internet.defer import Deferred, fail, succeed
+from twisted.internet.defer import CancelledError, Deferred, fail, succeed
 
 from tests.proxy.objects import endpoint, endpoint_slice, service
 from tests.proxy.sources.world import OWN, WorldCase
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
+from yurttunnel.ops import slices
+from yurttunnel.ops.reconciler import Phase
 from yurttunnel.proxy.node import machine_addresses
 from yurttunnel.steering.failures import SteeringFailed
 
@@ -237,6 +239,17 @@ class NodeTests(WorldCase):
         self.versions = (4, 6)
         self.settle(29)
         self.assertEqual({"default/web TCP IPv4", "default/web TCP IPv6"}, self.shown().keys())
+
+    def test_stop_while_the_state_is_computed(self):
+        """A stop between two slices of a computation is no defect."""
+        self.start()
+        self.patch(slices, "WORK_SECONDS", 0.0)
+        self.patch(slices, "deferLater", lambda clock, seconds: Deferred())
+        self.client.put(SERVICES, service())
+        self.settle()
+        self.assertIs(Phase.RUNNING, self.sources._updates.phase)
+        self.sources.stopService()
+        self.assertEqual([], self.flushLoggedErrors(CancelledError))
 
     def test_change_of_addresses(self):
         """A change that the kernel reports is seen at once, many of them once a second."""

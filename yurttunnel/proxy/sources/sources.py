@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred
+from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
@@ -119,6 +119,8 @@ class Sources(MultiService):
     async def _update(self) -> None:
         try:
             await self._recompute()
+        except CancelledError:
+            raise
         except Exception:
             # Whatever the error is, later changes must still be reported.
             self._log.failure("Defect: a listener of the desired state failed")
