@@ -91,9 +91,10 @@ class ClusterTests(SynchronousTestCase):
 
     def build(self, *arguments):
         """Build an agent."""
-        options = Options({"NODE_NAME": "edge-1", "NODE_IP": "192.0.2.7"})
-        options.parseOptions([f"--cert-dir={self.cert_dir}", *arguments])
-        return command.build(self.reactor, options.settings)
+        settings = Options({"NODE_NAME": "edge-1", "NODE_IP": "192.0.2.7"}).settings_of(
+            f"--cert-dir={self.cert_dir}", *arguments
+        )
+        return command.build(self.reactor, settings)
 
     def start(self, *arguments):
         """Start an agent."""

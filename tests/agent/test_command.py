@@ -64,12 +64,15 @@ class CommandTests(SynchronousTestCase):
 
     def start_server(self, *arguments):
         """Start a server; return it."""
-        options = ServerOptions()
-        options.parseOptions(
-            ["--standalone", "--bind-address", "127.0.0.1", "--state-dir", self.server_state,
-             *arguments]
-        )  # fmt: skip
-        server = server_command.build(self.reactor, options.settings)
+        settings = ServerOptions().settings_of(
+            "--standalone",
+            "--bind-address",
+            "127.0.0.1",
+            "--state-dir",
+            self.server_state,
+            *arguments,
+        )
+        server = server_command.build(self.reactor, settings)
         server.startService()
         self.addCleanup(self.stop, server)
         return server
@@ -78,10 +81,21 @@ class CommandTests(SynchronousTestCase):
         """Parse an agent's command line."""
         options = Options()
         options.parseOptions(
-            ["--standalone", "--state-dir", self.state, "--node-name", "edge-1",
-             "--node-ip", "127.0.0.1", "--tunnelserver-addr", "127.0.0.1:10262",
-             "--join-token-file", f"{self.server_state}/join-token", *arguments]
-        )  # fmt: skip
+            [
+                "--standalone",
+                "--state-dir",
+                self.state,
+                "--node-name",
+                "edge-1",
+                "--node-ip",
+                "127.0.0.1",
+                "--tunnelserver-addr",
+                "127.0.0.1:10262",
+                "--join-token-file",
+                f"{self.server_state}/join-token",
+                *arguments,
+            ]
+        )
         return options
 
     def write_token(self, text=f"{'a' * 16}.{'b' * 32}.sha256:{'c' * 64}"):

@@ -20,12 +20,11 @@ class GreetingTests(SynchronousTestCase):
 
     def said(self, *flags: str) -> str | None:
         """Connect an agent with these flags; return its message, ``None`` without one."""
-        options = Options({})
-        options.parseOptions(
-            ["--standalone", "--state-dir=A", "--node-name=edge-1", "--tunnelserver-addr=a", *flags]
+        settings = Options({}).settings_of(
+            "--standalone", "--state-dir=A", "--node-name=edge-1", "--tunnelserver-addr=a", *flags
         )
         clock, screen, readiness = Clock(), io.StringIO(), Readiness()
-        announcement = greeting(clock, readiness, options.settings, screen)
+        announcement = greeting(clock, readiness, settings, screen)
         if announcement is None:
             return None
         announcement.startService()
@@ -48,9 +47,11 @@ class GreetingTests(SynchronousTestCase):
     def test_nothing(self) -> None:
         """There is no message if the user has set all destinations, or without a terminal."""
         self.assertIsNone(self.said("--node-ip=192.0.2.7", "--allow-destination=no-default"))
-        options = Options({})
-        options.parseOptions(
-            ["--standalone", "--state-dir=A", "--node-name=edge-1", "--tunnelserver-addr=a",
-             "--node-ip=192.0.2.7"]
-        )  # fmt: skip
-        self.assertIsNone(greeting(Clock(), Readiness(), options.settings, None))
+        settings = Options({}).settings_of(
+            "--standalone",
+            "--state-dir=A",
+            "--node-name=edge-1",
+            "--tunnelserver-addr=a",
+            "--node-ip=192.0.2.7",
+        )
+        self.assertIsNone(greeting(Clock(), Readiness(), settings, None))

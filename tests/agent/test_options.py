@@ -34,9 +34,7 @@ REQUIRED = {
 
 def parse(*arguments: str, environment: dict[str, str] | None = None) -> Settings:
     """Parse the required flags and ``arguments``, which override them."""
-    options = Options(environment or {})
-    options.parseOptions(["--standalone", *flags_without(), *arguments])
-    return options.settings
+    return Options(environment or {}).settings_of("--standalone", *flags_without(), *arguments)
 
 
 def flags_without(*names: str) -> list[str]:
@@ -50,9 +48,9 @@ class FoundTests(SynchronousTestCase):
     def parse(self, *missing: str, server: str = "127.0.0.1") -> Settings:
         """Parse all flags except these."""
         flags = flags_without(*missing, "--tunnelserver-addr")
-        options = Options({"HOME": "/home/somebody"})
-        options.parseOptions(["--standalone", f"--tunnelserver-addr={server}", *flags])
-        return options.settings
+        return Options({"HOME": "/home/somebody"}).settings_of(
+            "--standalone", f"--tunnelserver-addr={server}", *flags
+        )
 
     def test_name(self) -> None:
         """The name is the machine's, in lower case; an invalid one causes an error."""
@@ -134,10 +132,11 @@ class ValueTests(SynchronousTestCase):
 
     def test_name_and_address_come_from_the_environment_unless_given(self) -> None:
         """As in the DaemonSets of yurttunnel."""
-        options = Options({"NODE_NAME": "edge-2", "NODE_IP": "10.0.0.6"})
-        options.parseOptions(["--standalone", *flags_without("--node-name", "--node-ip")])
-        self.assertEqual(options.settings.node_name, "edge-2")
-        self.assertEqual(options.settings.node_ip, ip_address("10.0.0.6"))
+        settings = Options({"NODE_NAME": "edge-2", "NODE_IP": "10.0.0.6"}).settings_of(
+            "--standalone", *flags_without("--node-name", "--node-ip")
+        )
+        self.assertEqual(settings.node_name, "edge-2")
+        self.assertEqual(settings.node_ip, ip_address("10.0.0.6"))
         self.assertEqual(parse(environment={"NODE_NAME": "edge-2"}).node_name, "edge-1")
 
     def test_the_transports_can_be_twisteds(self) -> None:

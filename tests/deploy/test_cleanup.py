@@ -44,9 +44,8 @@ class CleanupTests(RenderedTestCase):
         """The program accepts its arguments, which only remove the rules."""
         command, *flags = self.container["args"]
         self.assertEqual("yurttunnel-server", command)
-        options = ServerOptions()
-        options.parseOptions(flags)
-        self.assertTrue(options.settings.cleanup_iptables)
+        settings = ServerOptions().settings_of(*flags)
+        self.assertTrue(settings.cleanup_iptables)
 
     def test_it_has_the_rights_of_the_server(self):
         """Image, security context, host network and lock file are those of the server."""
@@ -107,9 +106,8 @@ class ProxyCleanupTests(RenderedTestCase):
         self.assertEqual("IMAGE:0.1.0", self.container["image"])
         command, *flags = self.container["args"]
         self.assertEqual("yurtproxy", command)
-        options = ProxyOptions({})
-        options.parseOptions(flags)
-        self.assertTrue(options.settings.cleanup)
+        settings = ProxyOptions({}).settings_of(*flags)
+        self.assertTrue(settings.cleanup)
 
     def test_it_has_the_rights_of_the_proxy(self):
         """The Job has the rights of the proxy, except the capability to bind low ports."""

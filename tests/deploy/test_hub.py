@@ -36,9 +36,7 @@ class HubManifestTests(unittest.SynchronousTestCase):
 
     def options(self, *arguments):
         """Return the program's settings for its flags."""
-        options = Options({"NODE_NAME": "edge-1"})
-        options.parseOptions(arguments)
-        return options.settings
+        return Options({"NODE_NAME": "edge-1"}).settings_of(*arguments)
 
     def test_the_pod_has_the_form_of_its_kind(self):
         """The static pod is valid for the official model."""

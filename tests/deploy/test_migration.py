@@ -130,9 +130,10 @@ class LoopbackTests(SynchronousTestCase):
         _, now = change("ConfigMap `yurt-tunnel-server-cfg`")
         [flag] = re.findall(r"`(--allow-destination=[^`]+)`", now)
         for flags, allowed in (([], False), ([flag.replace("PORT", "9100")], True)):
-            options = AgentOptions({"NODE_NAME": "edge-1", "NODE_IP": "192.168.1.20"})
-            options.parseOptions(flags)
-            policy = DestinationPolicy("edge-1", (), options.settings.allowed_destinations)
+            settings = AgentOptions({"NODE_NAME": "edge-1", "NODE_IP": "192.168.1.20"}).settings_of(
+                *flags
+            )
+            policy = DestinationPolicy("edge-1", (), settings.allowed_destinations)
             self.assertIs(allowed, policy.may_connect(ip_address("127.0.0.1"), 9100))
 
 
@@ -160,8 +161,9 @@ class RemovedFeaturesTests(SynchronousTestCase):
         """The old socket is gone; the flag on the page makes a Unix socket for CONNECT."""
         _, now = change("Unix socket `/tmp/interceptor-proxier.sock`")
         [flag, endpoint] = re.findall(r"`(--[a-z-]+) (unix:)PATH`", now)[0]
-        options = Options({})
-        options.parseOptions(["--standalone", "--state-dir=S", f"{flag}={endpoint}/run/x.sock"])
-        self.assertEqual(1, len(options.settings.connect_endpoints))
+        settings = Options({}).settings_of(
+            "--standalone", "--state-dir=S", f"{flag}={endpoint}/run/x.sock"
+        )
+        self.assertEqual(1, len(settings.connect_endpoints))
         for path, _ in source_files(REPOSITORY):
             self.assertNotIn("interceptor-proxier", path.read_text())

@@ -26,9 +26,7 @@ CAPABILITIES = {"NET_ADMIN", "NET_RAW", "NET_BIND_SERVICE"}
 
 def parse(*arguments):
     """Return the program's settings for its flags."""
-    options = Options({"NODE_NAME": "edge-1"})
-    options.parseOptions(arguments)
-    return options.settings
+    return Options({"NODE_NAME": "edge-1"}).settings_of(*arguments)
 
 
 class UnitTests(unittest.SynchronousTestCase):

@@ -19,9 +19,7 @@ PIN = "ab" * 32
 
 def parse(*arguments: str, environment: dict[str, str] | None = None) -> Settings:
     """Parse the required flags and ``arguments``, which override them."""
-    options = Options(environment or {})
-    options.parseOptions([*REQUIRED, *arguments])
-    return options.settings
+    return Options(environment or {}).settings_of(*REQUIRED, *arguments)
 
 
 class ValueTests(SynchronousTestCase):
@@ -63,9 +61,8 @@ class ValueTests(SynchronousTestCase):
 
     def test_the_node_is_named_by_the_environment(self) -> None:
         """The node's name may come from the environment, as in static pods."""
-        options = Options({"NODE_NAME": "edge-2"})
-        options.parseOptions([REQUIRED[1]])
-        self.assertEqual("edge-2", options.settings.node_name)
+        settings = Options({"NODE_NAME": "edge-2"}).settings_of(REQUIRED[1])
+        self.assertEqual("edge-2", settings.node_name)
 
     def test_the_manifest_of_upstream(self) -> None:
         """Its flags are accepted, with a warning for each one that is ignored."""

@@ -18,9 +18,9 @@ from yurttunnel.proxy.settings import BackEnd, Mode, Settings
 
 def parse(*arguments: str, environment: dict[str, str] | None = None) -> Settings:
     """Parse ``arguments`` on the node edge-1."""
-    options = Options({"NODE_NAME": "edge-1"} if environment is None else environment)
-    options.parseOptions(arguments)
-    return options.settings
+    return Options({"NODE_NAME": "edge-1"} if environment is None else environment).settings_of(
+        *arguments
+    )
 
 
 class ValueTests(SynchronousTestCase):

@@ -17,9 +17,7 @@ from yurttunnel.quickstart.options import DEFAULT_PORT, PORT_COUNT, Options, Por
 
 def parse(*arguments):
     """Return the settings of a command line."""
-    parsed = Options()
-    parsed.parseOptions(list(arguments))
-    return parsed.settings
+    return Options().settings_of(*arguments)
 
 
 class OptionsTests(SynchronousTestCase):

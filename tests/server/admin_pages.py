@@ -112,11 +112,9 @@ class ServerPages(SocketPages):
     """The pages of a server without a cluster, with one connected node and a lost one."""
 
     def __init__(self, reactor: ThreadlessReactor, directory: StateDirectory) -> None:
-        options = Options({})
-        options.parseOptions(
-            ["--standalone", f"--state-dir={directory.path}", "--cert-ips=203.0.113.10"]
+        self.settings = settings = Options({}).settings_of(
+            "--standalone", f"--state-dir={directory.path}", "--cert-ips=203.0.113.10"
         )
-        self.settings = settings = options.settings
         self.trust = trust = StandaloneServerTrust(reactor, directory.path, ["127.0.0.1"])
         self.tokens, self.revocations = trust.tokens, trust.revocations
         expected = EnrolledNodes(trust.records, trust.revocations)
@@ -141,38 +139,29 @@ def server_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
 
 def agent_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
     """Return the pages of an agent without a cluster."""
-    options = AgentOptions({})
-    options.parseOptions(
-        [
-            *("--standalone", f"--state-dir={directory / 'A'}", "--node-name=edge-1"),
-            "--tunnelserver-addr=127.0.0.1:1",
-        ]
+    settings = AgentOptions({}).settings_of(
+        *("--standalone", f"--state-dir={directory / 'A'}", "--node-name=edge-1"),
+        "--tunnelserver-addr=127.0.0.1:1",
     )
-    mode = options.settings.mode
+    mode = settings.mode
     assert isinstance(mode, StandaloneSettings)
-    return SocketPages(reactor, standalone.build(reactor, options.settings, mode))
+    return SocketPages(reactor, standalone.build(reactor, settings, mode))
 
 
 def hub_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
     """Return the pages of a hub whose node has not joined yet."""
-    options = HubOptions({})
-    options.parseOptions(
-        [
-            *(f"--root-dir={directory / 'H'}", f"--disk-cache-path={directory / 'C'}"),
-            *("--node-name=edge-1", "--server-addr=https://127.0.0.1:1"),
-            *(f"--join-token={BOOTSTRAP_TOKEN}", "--discovery-token-unsafe-skip-ca-verification"),
-        ]
+    settings = HubOptions({}).settings_of(
+        *(f"--root-dir={directory / 'H'}", f"--disk-cache-path={directory / 'C'}"),
+        *("--node-name=edge-1", "--server-addr=https://127.0.0.1:1"),
+        *(f"--join-token={BOOTSTRAP_TOKEN}", "--discovery-token-unsafe-skip-ca-verification"),
     )
-    return SocketPages(reactor, hub.build(reactor, options.settings))
+    return SocketPages(reactor, hub.build(reactor, settings))
 
 
 def proxy_pages(reactor: ThreadlessReactor, directory: Path) -> SocketPages:
     """Return the pages of a service proxy."""
-    options = ProxyOptions({})
-    options.parseOptions(
-        [
-            *(f"--state-dir={directory / 'P'}", "--hostname-override=edge-1"),
-            "--master=http://127.0.0.1:1",
-        ]
+    settings = ProxyOptions({}).settings_of(
+        *(f"--state-dir={directory / 'P'}", "--hostname-override=edge-1"),
+        "--master=http://127.0.0.1:1",
     )
-    return SocketPages(reactor, proxy.build(reactor, options.settings))
+    return SocketPages(reactor, proxy.build(reactor, settings))

@@ -29,9 +29,10 @@ class JoiningBoxTests(SynchronousTestCase):
         """The box has the file to copy and the command that uses it, but not the secret."""
         token = Path(self.mktemp())
         token.write_text("9fb2c1.77aa", "utf-8")
-        options = Options()
-        options.parseOptions(["--standalone", "--state-dir", "S", "--cert-ips", "203.0.113.10"])
-        text = shown(join_section(options.settings, token))
+        settings = Options().settings_of(
+            "--standalone", "--state-dir", "S", "--cert-ips", "203.0.113.10"
+        )
+        text = shown(join_section(settings, token))
         self.assertIn(f"Copy the file {token.absolute()} of ", text)
         self.assertIn("yurttunnel agent --standalone --tunnelserver-addr 203.0.113.10:10262", text)
         self.assertIn(f"--join-token-file {token.name}", text)
@@ -40,12 +41,11 @@ class JoiningBoxTests(SynchronousTestCase):
     def test_private_address(self) -> None:
         """The box also mentions that nodes elsewhere may need another address."""
         self.patch(join_command, "source_address", lambda: ip_address("10.0.0.5"))
-        options = Options({})
-        options.parseOptions(["--standalone", "--state-dir", "S"])
+        settings = Options({}).settings_of("--standalone", "--state-dir", "S")
         self.assertIn(
             "10.0.0.5 is a private address: if nodes reach this machine at another one, start the"
             " server with --cert-ips ADDRESS",
-            shown(join_section(options.settings, Path(self.mktemp()))),
+            shown(join_section(settings, Path(self.mktemp()))),
         )
 
     def test_in_a_cluster(self) -> None:

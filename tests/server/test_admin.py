@@ -365,9 +365,8 @@ class JoiningTests(SynchronousTestCase):
 
     def command(self, *arguments: str) -> str:
         """Return it for a server with these flags."""
-        options = Options({})
-        options.parseOptions(["--standalone", "--state-dir=S", *arguments])
-        return agent_command(options.settings, "a file")
+        settings = Options({}).settings_of("--standalone", "--state-dir=S", *arguments)
+        return agent_command(settings, "a file")
 
     def test_address(self) -> None:
         """The command has the name in the certificate, otherwise the address of the listener."""
@@ -385,12 +384,13 @@ class JoiningTests(SynchronousTestCase):
 
     def test_token(self) -> None:
         """A token itself is in an environment variable of the agent, before the command."""
-        options = Options({})
-        options.parseOptions(["--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"])
+        settings = Options({}).settings_of(
+            "--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"
+        )
         self.assertEqual(
             "YURTTUNNEL_JOIN_TOKEN=id.secret yurttunnel agent --standalone"
             " --tunnelserver-addr 203.0.113.10:10262",
-            command_with_token(options.settings, "id.secret"),
+            command_with_token(settings, "id.secret"),
         )
         self.assertEqual(variable_of(JOIN_TOKEN), TOKEN_VARIABLE)
 

@@ -387,8 +387,7 @@ class SubjectTests(SynchronousTestCase):
         """Firewall rules are included if the server creates any: not in the standalone mode."""
         self.assertIsNone(command.subject(options().settings).own_lines)
         for flags, has_rules in ((), True), (("--enable-iptables=false",), False):
-            in_cluster = Options()
-            in_cluster.parseOptions(["--kube-config=config", *flags])
-            found = command.subject(in_cluster.settings)
+            settings = Options().settings_of("--kube-config=config", *flags)
+            found = command.subject(settings)
             self.assertEqual(has_rules, found.own_lines is not None)
             self.assertEqual("yurttunnel", found.own_table)

@@ -44,11 +44,9 @@ class PartsTestCase(SynchronousTestCase):
         self.patch(in_cluster, "ServerProcess", make_process)
         directory = Path(self.mktemp())
         directory.mkdir()
-        options = Options()
-        options.parseOptions(
-            [f"--kube-config={self.configuration(directory)}", f"--cert-dir={directory / 'pki'}"]
+        settings = Options().settings_of(
+            f"--kube-config={self.configuration(directory)}", f"--cert-dir={directory / 'pki'}"
         )
-        settings = options.settings
         self.server = in_cluster.ClusterServer(MemoryReactorClock(), settings, settings.mode)
         (self.process,) = processes
         self.registry = self.process.registry

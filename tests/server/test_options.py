@@ -26,9 +26,7 @@ MINIMUM = ["--standalone", "--state-dir", "S"]
 
 def parse(*arguments):
     """Parse a command line."""
-    options = Options()
-    options.parseOptions([*MINIMUM, *arguments])
-    return options.settings
+    return Options().settings_of(*MINIMUM, *arguments)
 
 
 class SettingsTests(SynchronousTestCase):
@@ -135,10 +133,11 @@ class SettingsTests(SynchronousTestCase):
 
     def test_a_cluster_needs_no_flag(self):
         """The flags of a pod of yurttunnel 1.2 suffice, with its names in the cluster."""
-        options = Options()
-        options.parseOptions(["--bind-address=192.0.2.1", "--proxy-strategy=destHost", "--v=2"])
+        settings = Options().settings_of(
+            "--bind-address=192.0.2.1", "--proxy-strategy=destHost", "--v=2"
+        )
         self.assertEqual(
-            options.settings.mode,
+            settings.mode,
             ClusterSettings(
                 kube_config=None,
                 cert_dir=Path("/var/lib/yurttunnel-server/pki"),
@@ -163,29 +162,26 @@ class SettingsTests(SynchronousTestCase):
 
     def test_values_of_a_cluster(self):
         """Every flag of the cluster reaches the settings."""
-        options = Options()
-        options.parseOptions(
-            [
-                "--kube-config=k.conf",
-                "--cert-dir=pki",
-                "--namespace=edge-system",
-                "--cluster-domain=example.internal",
-                "--allowed-callers=one, two",
-                "--client-ca-file=clients.crt",
-                "--accept-common-agent-certificates",
-                "--enable-iptables=true",
-                "--iptables-sync-period=5m",
-                "--intercept-match=cloud-return",
-                "--intercept-pods",
-                "--passthrough-port=6",
-                "--passthrough-ports=10250, 9443",
-                "--enable-dns-controller=false",
-                "--dns-sync-period=1h",
-                "--unnamed-upgrades=refuse",
-            ]
+        settings = Options().settings_of(
+            "--kube-config=k.conf",
+            "--cert-dir=pki",
+            "--namespace=edge-system",
+            "--cluster-domain=example.internal",
+            "--allowed-callers=one, two",
+            "--client-ca-file=clients.crt",
+            "--accept-common-agent-certificates",
+            "--enable-iptables=true",
+            "--iptables-sync-period=5m",
+            "--intercept-match=cloud-return",
+            "--intercept-pods",
+            "--passthrough-port=6",
+            "--passthrough-ports=10250, 9443",
+            "--enable-dns-controller=false",
+            "--dns-sync-period=1h",
+            "--unnamed-upgrades=refuse",
         )
         self.assertEqual(
-            options.settings.mode,
+            settings.mode,
             ClusterSettings(
                 kube_config=Path("k.conf"),
                 cert_dir=Path("pki"),
@@ -210,24 +206,20 @@ class SettingsTests(SynchronousTestCase):
 
     def test_steering_in_the_manner_of_go(self):
         """Switches may have a value, and periods have the minimum values of 1.2."""
-        options = Options()
-        options.parseOptions(
-            [
-                "--enable-iptables",
-                "-enable-dns-controller=F",
-                "--iptables-sync-period=1",
-                "--dns-sync-period=1",
-            ]
+        settings = Options().settings_of(
+            "--enable-iptables",
+            "-enable-dns-controller=F",
+            "--iptables-sync-period=1",
+            "--dns-sync-period=1",
         )
-        steering = options.settings.mode.steering
+        steering = settings.mode.steering
         self.assertEqual((True, 15.0), (steering.iptables, steering.iptables_period))
         self.assertEqual((False, 30.0), (steering.dns, steering.dns_period))
 
     def test_pass_through_is_for_kubelets_by_default(self):
         """Only their port, once there is --passthrough-port."""
-        options = Options()
-        options.parseOptions(["--passthrough-port=10261"])
-        self.assertEqual(options.settings.mode.steering.passthrough_ports, frozenset({10250}))
+        settings = Options().settings_of("--passthrough-port=10261")
+        self.assertEqual(settings.mode.steering.passthrough_ports, frozenset({10250}))
 
     def test_settings_need_a_command_line(self):
         """Before parsing there are none."""
@@ -276,9 +268,8 @@ class ErrorTests(SynchronousTestCase):
             ({"HOME": "/home/me"}, "/home/me/.local/state/yurttunnel/server"),
             ({"HOME": "/home/me", "XDG_STATE_HOME": "/s"}, "/s/yurttunnel/server"),
         ):
-            options = Options(environment)
-            options.parseOptions(["--standalone"])
-            self.assertEqual(expected, str(options.settings.mode.state_dir))
+            settings = Options(environment).settings_of("--standalone")
+            self.assertEqual(expected, str(settings.mode.state_dir))
         with self.assertRaisesRegex(UsageError, "^--state-dir is missing: .*no home directory"):
             Options({}).parseOptions(["--standalone"])
         self.assert_refused("--state-dir: it is empty", "--standalone", "--state-dir=")

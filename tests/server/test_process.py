@@ -12,9 +12,7 @@ from yurttunnel.server.process import ServerProcess
 
 def settings(*arguments):
     """Return the settings of a command line."""
-    options = Options()
-    options.parseOptions(["--standalone", "--state-dir=S", *arguments])
-    return options.settings
+    return Options().settings_of("--standalone", "--state-dir=S", *arguments)
 
 
 class ProcessTests(SynchronousTestCase):

@@ -16,9 +16,7 @@ from yurttunnel.steering.interception import Target
 
 def settings(*arguments):
     """Return the settings of a command line."""
-    options = Options()
-    options.parseOptions(arguments)
-    return options.settings
+    return Options().settings_of(*arguments)
 
 
 def targets_of(*arguments):

@@ -32,16 +32,14 @@ class GreetingTests(SynchronousTestCase):
         tokens = TokenStore(clock, self.directory, "5" * 64)
         self.file = JoinTokenFile(clock, self.directory, tokens, revocations)
         self.file.refresh()
-        options = Options({})
-        options.parseOptions(["--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"])
-        self.settings = options.settings
+        self.settings = Options({}).settings_of(
+            "--standalone", "--state-dir=S", "--cert-ips=203.0.113.10"
+        )
 
     def find(self, address: str, *flags: str) -> None:
         """Set the outgoing address of this machine, and the server's flags."""
         self.patch(join_command, "source_address", lambda: ip_address(address))
-        options = Options({})
-        options.parseOptions(["--standalone", "--state-dir=S", *flags])
-        self.settings = options.settings
+        self.settings = Options({}).settings_of("--standalone", "--state-dir=S", *flags)
 
     def print_startup_message(self, terminal: io.StringIO | None) -> list[str]:
         """Greet; return the log."""
@@ -60,10 +58,9 @@ class GreetingTests(SynchronousTestCase):
         variable, _, *command = shlex.split(line)
         name, _, value = variable.partition("=")
         own = {"NODE_NAME": "edge-1", "NODE_IP": "192.0.2.7", "HOME": "/home/me", name: value}
-        agent = AgentOptions(own)
-        agent.parseOptions(command[1:])
-        self.assertEqual((("203.0.113.10", 10262),), agent.settings.servers)
-        token = JoinToken.parse(agent.settings.mode.join_token)
+        settings = AgentOptions(own).settings_of(*command[1:])
+        self.assertEqual((("203.0.113.10", 10262),), settings.servers)
+        token = JoinToken.parse(settings.mode.join_token)
         self.assertEqual(self.file.read(), token)
 
     def test_log(self) -> None:

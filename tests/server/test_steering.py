@@ -34,9 +34,7 @@ class PassthroughTests(SynchronousTestCase):
     def found(self, address, *arguments):
         """Return the destination of a connection to an address, with these arguments."""
         reactor = MemoryReactorClock()
-        options = Options()
-        options.parseOptions(["--passthrough-port=10270", *arguments])
-        settings = options.settings
+        settings = Options().settings_of("--passthrough-port=10270", *arguments)
         steering = ClusterSteering(
             reactor,
             settings,

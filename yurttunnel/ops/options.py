@@ -174,6 +174,11 @@ class CommandOptions(usage.Options, Generic[Settings]):
             raise RuntimeError("the command line has not been parsed")
         return self._settings
 
+    def settings_of(self, *arguments: str) -> Settings:
+        """Parse ``arguments``, and return the settings; raise ``UsageError``."""
+        self.parseOptions(arguments)
+        return self.settings
+
     def make_settings(self) -> Settings:
         """Validate and convert everything; raise ``UsageError`` that names the flag and the fix."""
         raise NotImplementedError

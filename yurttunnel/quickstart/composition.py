@@ -127,46 +127,39 @@ def build(reactor: IReactor, settings: Settings) -> IService:
 def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:
     """Return the settings that the server would have from its command line."""
     ports = settings.ports
-    options = ServerOptions({})
-    options.parseOptions(
-        [
-            "--standalone",
-            *("--state-dir", str(state / SERVER_STATE)),
-            *("--bind-address", ADDRESS),
-            *("--tunnel-agent-connect-port", str(ports.agents)),
-            *("--secure-port", str(ports.secure)),
-            *("--insecure-port", str(ports.insecure)),
-            *("--meta-port", str(ports.server_meta)),
-            *("--drain-timeout", DRAIN_TIMEOUT),
-        ]
+    parsed = ServerOptions({}).settings_of(
+        "--standalone",
+        *("--state-dir", str(state / SERVER_STATE)),
+        *("--bind-address", ADDRESS),
+        *("--tunnel-agent-connect-port", str(ports.agents)),
+        *("--secure-port", str(ports.secure)),
+        *("--insecure-port", str(ports.insecure)),
+        *("--meta-port", str(ports.server_meta)),
+        *("--drain-timeout", DRAIN_TIMEOUT),
     )
     # The server's own hints do not apply; the quickstart prints its own.
-    return replace(options.settings, prints_startup_message=False)
+    return replace(parsed, prints_startup_message=False)
 
 
 def _hub_settings(settings: Settings, state: Path) -> HubSettings:
     """Return the settings that the hub would have from its command line."""
     ports = settings.ports
-    options = HubOptions({})
-    options.parseOptions(
-        [
-            *("--node-name", settings.node_name),
-            *("--server-addr", f"https://{ADDRESS}:{ports.api}"),
-            *("--root-dir", str(state / HUB_STATE)),
-            *("--disk-cache-path", str(state / HUB_STATE / "cache")),
-            *("--proxy-port", str(ports.hub)),
-            *("--proxy-secure-port", str(ports.hub_secure)),
-            *("--serve-port", str(ports.hub_meta)),
-            # Pods are processes of this machine: they reach the hub on loopback.
-            "--enable-dummy-if=false",
-            # The node renews its Lease less often than a kubelet does.
-            *("--kubelet-health-grace-period", f"{LEASE_SECONDS}s"),
-            # A user who watches should not wait longer.
-            *("--heartbeat-interval-seconds", "1s"),
-            *("--heartbeat-timeout-seconds", "1s"),
-        ]
+    return HubOptions({}).settings_of(
+        *("--node-name", settings.node_name),
+        *("--server-addr", f"https://{ADDRESS}:{ports.api}"),
+        *("--root-dir", str(state / HUB_STATE)),
+        *("--disk-cache-path", str(state / HUB_STATE / "cache")),
+        *("--proxy-port", str(ports.hub)),
+        *("--proxy-secure-port", str(ports.hub_secure)),
+        *("--serve-port", str(ports.hub_meta)),
+        # Pods are processes of this machine: they reach the hub on loopback.
+        "--enable-dummy-if=false",
+        # The node renews its Lease less often than a kubelet does.
+        *("--kubelet-health-grace-period", f"{LEASE_SECONDS}s"),
+        # A user who watches should not wait longer.
+        *("--heartbeat-interval-seconds", "1s"),
+        *("--heartbeat-timeout-seconds", "1s"),
     )
-    return options.settings
 
 
 def _proxy_settings(settings: Settings, state: Path, hub_url: str) -> ProxySettings:
@@ -175,44 +168,37 @@ def _proxy_settings(settings: Settings, state: Path, hub_url: str) -> ProxySetti
     The firewall of this machine stays unchanged unless rules are requested: Services are called
     on the proxy's ports.
     """
-    options = ProxyOptions({})
-    options.parseOptions(
-        [
-            *("--state-dir", str(state / "proxy")),
-            *("--hostname-override", settings.node_name),
-            *("--master", hub_url),
-            *("--mode", "user"),
-            *("--proxy-backend", "auto" if settings.firewall else "none"),
-            "--remove-rules-at-exit",
-            *("--metrics-bind-address", f"{ADDRESS}:{settings.ports.proxy_meta}"),
-            *("--healthz-bind-address", ""),
-            *("--drain-timeout", DRAIN_TIMEOUT),
-        ]
+    parsed = ProxyOptions({}).settings_of(
+        *("--state-dir", str(state / "proxy")),
+        *("--hostname-override", settings.node_name),
+        *("--master", hub_url),
+        *("--mode", "user"),
+        *("--proxy-backend", "auto" if settings.firewall else "none"),
+        "--remove-rules-at-exit",
+        *("--metrics-bind-address", f"{ADDRESS}:{settings.ports.proxy_meta}"),
+        *("--healthz-bind-address", ""),
+        *("--drain-timeout", DRAIN_TIMEOUT),
     )
     # Also with rules, which then apply to this machine alone.
-    return replace(options.settings, bind_address=ADDRESS)
+    return replace(parsed, bind_address=ADDRESS)
 
 
 def _agent_settings(settings: Settings, state: Path) -> AgentSettings:
     """Return the settings that the agent would have from its command line."""
     ports = settings.ports
-    options = AgentOptions({})
-    options.parseOptions(
-        [
-            "--standalone",
-            *("--state-dir", str(state / "agent")),
-            *("--node-name", settings.node_name),
-            *("--node-ip", ADDRESS),
-            *("--tunnelserver-addr", settings.server_address or f"{ADDRESS}:{ports.agents}"),
-            *("--join-token-file", str(state / SERVER_STATE / "join-token")),
-            *("--meta-port", str(ports.agent_meta)),
-            # Other programs on loopback must not be reachable through the tunnel.
-            *("--allow-destination", NO_DEFAULT),
-            *("--allow-destination", f"{ADDRESS}:{ports.kubelet}"),
-            *("--drain-timeout", DRAIN_TIMEOUT),
-        ]
+    return AgentOptions({}).settings_of(
+        "--standalone",
+        *("--state-dir", str(state / "agent")),
+        *("--node-name", settings.node_name),
+        *("--node-ip", ADDRESS),
+        *("--tunnelserver-addr", settings.server_address or f"{ADDRESS}:{ports.agents}"),
+        *("--join-token-file", str(state / SERVER_STATE / "join-token")),
+        *("--meta-port", str(ports.agent_meta)),
+        # Other programs on loopback must not be reachable through the tunnel.
+        *("--allow-destination", NO_DEFAULT),
+        *("--allow-destination", f"{ADDRESS}:{ports.kubelet}"),
+        *("--drain-timeout", DRAIN_TIMEOUT),
     )
-    return options.settings
 
 
 def _introduction(settings: Settings, kubeconfig: Path) -> str:
