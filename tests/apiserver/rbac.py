@@ -70,7 +70,7 @@ class RoleAuthorizer:
         for kind, where in kinds:
             for binding in self._store.view(kind, where):
                 for subject in binding.get("subjects", ()):
-                    if _is_meant(subject, user, where or ""):
+                    if _matches_subject(subject, user, where or ""):
                         yield binding, subject
                         break
 
@@ -117,7 +117,7 @@ def _path_matches(granted: str, path: str) -> bool:
     )
 
 
-def _is_meant(subject: Object, user: User, namespace: str) -> bool:
+def _matches_subject(subject: Object, user: User, namespace: str) -> bool:
     name = subject.get("name", "")
     match subject.get("kind"):
         case "User":

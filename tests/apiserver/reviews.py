@@ -39,21 +39,21 @@ class Reviews:
     def virtual_kinds(self) -> dict[tuple[Resource, None], VirtualKind]:
         """Return the virtual kinds of the reviews; creating one may raise ``ApiError``."""
         answers: dict[Resource, Callable[[Object, User], Object]] = {
-            SELF_SUBJECT_REVIEWS: self._who,
-            TOKEN_REVIEWS: self._whose_token,
+            SELF_SUBJECT_REVIEWS: self._self_review,
+            TOKEN_REVIEWS: self._token_review,
             SELF_SUBJECT_ACCESS_REVIEWS: self._may_i,
             SUBJECT_ACCESS_REVIEWS: self._may_they,
-            SELF_SUBJECT_RULES_REVIEWS: self._what_may_i,
+            SELF_SUBJECT_RULES_REVIEWS: self._rules_review,
         }
         return {
             (kind, None): VirtualKind(kind, partial(_with_status, status))
             for kind, status in answers.items()
         }
 
-    def _who(self, spec: Object, user: User) -> Object:
+    def _self_review(self, spec: Object, user: User) -> Object:
         return {"userInfo": user_info(user)}
 
-    def _whose_token(self, spec: Object, user: User) -> Object:
+    def _token_review(self, spec: Object, user: User) -> Object:
         token, audiences = spec.get("token", ""), spec.get("audiences", [])
         if not token:
             raise errors.bad_request("token is required for TokenReview in authentication")
@@ -84,7 +84,7 @@ class Reviews:
         answer: Object = {"allowed": decision.allowed}
         return {**answer, "reason": decision.reason} if decision.reason else answer
 
-    def _what_may_i(self, spec: Object, user: User) -> Object:
+    def _rules_review(self, spec: Object, user: User) -> Object:
         namespace = spec.get("namespace", "")
         if not namespace:
             raise errors.bad_request("no namespace on request")
@@ -104,12 +104,12 @@ def _with_status(
 
 
 def _check_attributes(spec: Object) -> list[errors.Cause]:
-    asked = [name for name in ("resourceAttributes", "nonResourceAttributes") if name in spec]
-    if len(asked) == 2:
+    requested = [name for name in ("resourceAttributes", "nonResourceAttributes") if name in spec]
+    if len(requested) == 2:
         text = "cannot be specified in combination with resourceAttributes"
         value = spec["nonResourceAttributes"]
         return [errors.invalid_value("spec.nonResourceAttributes", value, text)]
-    if not asked:
+    if not requested:
         text = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
         return [errors.invalid_value("spec.resourceAttributes", None, text)]
     return []
@@ -117,17 +117,17 @@ def _check_attributes(spec: Object) -> list[errors.Cause]:
 
 def _attributes(spec: Object) -> Attributes:
     if "nonResourceAttributes" in spec:
-        asked = spec["nonResourceAttributes"]
+        requested = spec["nonResourceAttributes"]
         # An empty path would mean a resource.
-        return Attributes(asked.get("verb", ""), path=asked.get("path") or "/")
-    asked = spec["resourceAttributes"]
-    requirements = asked.get("fieldSelector", {}).get("requirements", ())
+        return Attributes(requested.get("verb", ""), path=requested.get("path") or "/")
+    requested = spec["resourceAttributes"]
+    requirements = requested.get("fieldSelector", {}).get("requirements", ())
     fields = tuple(
         (one.get("key", ""), one["values"][0])
         for one in requirements
         if one.get("operator") == "In" and len(one.get("values", ())) == 1
     )
-    values = {name: asked[name] for name in _ATTRIBUTES if name in asked}
+    values = {name: requested[name] for name in _ATTRIBUTES if name in requested}
     return Attributes(**{"verb": "", **values}, fields=fields)
 
 

@@ -339,23 +339,25 @@ class AccessReviewTests(TokenTestCase):
 
     def test_resources(self):
         """The response is whether a user may access a resource, with the reason."""
-        asked = {"verb": "get", "resource": "nodes", "subresource": "proxy", "name": "n"}
-        answer = self.may(user="bob", resourceAttributes=asked)
+        requested = {"verb": "get", "resource": "nodes", "subresource": "proxy", "name": "n"}
+        answer = self.may(user="bob", resourceAttributes=requested)
         self.assertTrue(answer["allowed"])
         self.assertEqual(
             'RBAC: allowed by ClusterRoleBinding "of-bob" of ClusterRole "of-bob" to User "bob"',
             answer["reason"],
         )
-        self.assertEqual({"allowed": False}, self.may(user="eve", resourceAttributes=asked))
+        self.assertEqual({"allowed": False}, self.may(user="eve", resourceAttributes=requested))
         self.assertTrue(
-            self.may(user="eve", groups=["system:masters"], resourceAttributes=asked)["allowed"]
+            self.may(user="eve", groups=["system:masters"], resourceAttributes=requested)["allowed"]
         )
 
     def test_paths(self):
         """The response is whether a user may access a path."""
         for path, allowed in (("/x", True), ("/y", False)):
-            asked = {"verb": "get", "path": path}
-            self.assertEqual(allowed, self.may(user="bob", nonResourceAttributes=asked)["allowed"])
+            requested = {"verb": "get", "path": path}
+            self.assertEqual(
+                allowed, self.may(user="bob", nonResourceAttributes=requested)["allowed"]
+            )
 
     def test_not_recorded(self):
         """The review is recorded as a request, the reviewed access is not."""
@@ -381,9 +383,9 @@ class AccessReviewTests(TokenTestCase):
         """All users can review their own access."""
         path = f"{self.path}/selfsubjectaccessreviews"
         for verb, allowed in (("get", True), ("delete", False)):
-            asked = {"verb": verb, "resource": "nodes", "subresource": "proxy"}
+            requested = {"verb": verb, "resource": "nodes", "subresource": "proxy"}
             status, answer = self.call(
-                "POST", path, {"spec": {"resourceAttributes": asked}}, known=user("bob")
+                "POST", path, {"spec": {"resourceAttributes": requested}}, known=user("bob")
             )
             self.assertEqual((201, allowed), (status, answer["status"]["allowed"]))
         self.assertEqual(422, self.call("POST", path, {"spec": {}})[0])

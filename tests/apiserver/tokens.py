@@ -99,15 +99,15 @@ class ServiceAccountTokens:
             raise BadToken("service account token has expired")
         if now < claims["nbf"] - LEEWAY:
             raise BadToken("service account token is not valid yet")
-        meant = tuple(one for one in audiences if one in claims["aud"])
-        if not meant:
+        matching = tuple(one for one in audiences if one in claims["aud"])
+        if not matching:
             raise BadToken(
                 f"token audiences {_quoted(claims['aud'])} is invalid for the target audiences"
                 f" {_quoted(audiences)}"
             )
         private = claims[_CLAIM]
         self._check_still_there(private)
-        return Authenticated(_user(private, claims["jti"]), meant)
+        return Authenticated(_user(private, claims["jti"]), matching)
 
     def _check_still_there(self, private: Claims) -> None:
         namespace, account = private["namespace"], private["serviceaccount"]

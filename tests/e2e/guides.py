@@ -50,27 +50,27 @@ def code(page: Path, language: str) -> str:
 class Guide:
     """The commands of a page, block by block.
 
-    ``environment`` is for all commands, and ``at`` their working directory. ``meant`` has the
-    replacements of the page's placeholders.
+    ``environment`` is that of all commands. ``replacements`` has the values of the page's
+    placeholders.
     """
 
     def __init__(
-        self, page: Path, environment: Mapping[str, str], meant: Mapping[str, str]
+        self, page: Path, environment: Mapping[str, str], replacements: Mapping[str, str]
     ) -> None:
         self._page = page
         self._environment = environment
-        self._meant = meant
+        self._replacements = replacements
         self._blocks = [block for block in blocks(page) if CLUSTER in block.marks]
 
-    async def follow(self, at: Path, *, editor: str = "false", options: str = "-eu") -> str:
-        """Run the next block; return its output.
+    async def run_next(self, at: Path, *, editor: str = "false", options: str = "-eu") -> str:
+        """Run the next block in the directory ``at``; return its output.
 
         ``editor`` is for ``kubectl edit``, and ``options`` are bash's: without ``-e`` only the last
         command has to succeed.
         """
         text = self._blocks.pop(0).text
-        for word, meaning in self._meant.items():
-            text = text.replace(word, meaning)
+        for word, value in self._replacements.items():
+            text = text.replace(word, value)
         output, errors, status = await getProcessOutputAndValue(
             shutil.which("bash"),
             [options, "-o", "pipefail", "-c", text],

@@ -269,7 +269,7 @@ class ClusterApiKubectlTests(WithKubectl):
 
     api_class = ClusterApi
 
-    async def test_who_asks(self):
+    async def test_authentication(self):
         """The user of the kubeconfig is authenticated, and may do everything."""
         self.assertEqual("yes\n", await self.output("auth", "can-i", "delete", "nodes"))
         if self.at_least("1.28"):

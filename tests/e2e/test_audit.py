@@ -173,7 +173,7 @@ class AuditTests(InterceptionTestCase):
         (line,) = [line for line in tunnel.server.log.splitlines() if line.startswith('{"time":')]
         self.matches(json.loads(line), kind="connect", result="ended", code="going_away")
 
-    async def test_standard_output_that_nobody_reads(self) -> None:
+    async def test_unread_standard_output(self) -> None:
         """Requests are served, the status page reports it, and the server can exit."""
         path = os.path.join(self.directory, "unread")
         os.mkfifo(path)

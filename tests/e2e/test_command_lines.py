@@ -98,7 +98,7 @@ REPORTED_BY_COMMAND = {
 class CommandLineTests(_CommandTestCase):
     """Each error is one line on standard error, and status 64."""
 
-    async def test_what_is_said(self) -> None:
+    async def test_messages(self) -> None:
         """For all commands, with ``twist`` and with ``yurttunnel``."""
         semaphore = DeferredSemaphore(2)
         for module, all_expected in (
@@ -169,7 +169,7 @@ class FirstStartTests(EndToEndTestCase):
         match = re.search(r"was not obtained: (.*?); \d+ attempts have failed", agent.log)
         return "" if match is None else match[1]
 
-    async def test_a_server_that_is_not_there(self) -> None:
+    async def test_missing_server(self) -> None:
         """The dialed port is named."""
         tunnel = self.make_tunnel()
         tunnel.server.start()
@@ -196,7 +196,7 @@ class FirstStartTests(EndToEndTestCase):
             message,
         )
 
-    async def test_a_clock_that_is_behind(self) -> None:
+    async def test_clock_behind(self) -> None:
         """The message has the difference; the agent waits, and enrols when the clock is right."""
         tunnel = self.make_tunnel()
         clock = WallClock(self.directory, "agent")

@@ -115,7 +115,7 @@ class CommandCase(EndToEndTestCase):
 class CommandTests(CommandCase):
     """Commands with a running server and agent."""
 
-    async def test_what_runs(self) -> None:
+    async def test_running_programs(self) -> None:
         """Status, tokens, log levels and revocation work; the log has no lines of Twisted's own."""
         tunnel = await self.start_tunnel()
         server, agent = tunnel.server.state, tunnel.agent.state
@@ -480,7 +480,7 @@ class InClusterTests(CommandCase):
         )
 
 
-class NothingRunsTests(CommandCase):
+class WithoutProgramsTests(CommandCase):
     """Commands without a running program, and invalid ones."""
 
     async def test_one_line(self) -> None:

@@ -44,7 +44,7 @@ class LiveConfigurationTests(LeakTestCase):
 
         await self.eventually(is_shown, f"/readyz and {words!r}", TIMEOUT, 0.1)
 
-    async def test_what_an_agent_may_dial(self) -> None:
+    async def test_allowed_destinations(self) -> None:
         """A target is allowed without a restart; changes that need one are reported."""
         self.write('allow-destination = ["no-default"]\n')
         tunnel = await self.start_tunnel(agent_extra=self.file.flags)
@@ -66,7 +66,7 @@ class LiveConfigurationTests(LeakTestCase):
         self.assertEqual(403, refused.status, refused.body)
         await client.round_trip()
 
-    async def test_who_may_connect_where(self) -> None:
+    async def test_permissions_of_callers(self) -> None:
         """Permissions of callers apply to new connections."""
         echo, user = self.listen(Echo), os.geteuid()
         mine = f'allow-connect = ["user:{user}=edge-1/127.0.0.1:{echo.port}"]\n'
@@ -198,7 +198,7 @@ class LiveTimesTests(EndToEndTestCase):
         await self.restart(tunnel.agent)
         await self.outlived(tunnel)
 
-    async def test_how_long_an_agent_has_them_outlive_it(self) -> None:
+    async def test_resume_window_of_the_agent(self) -> None:
         """The shorter resume window of both ends applies."""
         tunnel = await self.start('resume-window = "60s"\n', of_agent=True)
         await self.file.use(self, tunnel.agent, 'resume-window = "1s"\n', WINDOW)
@@ -212,7 +212,7 @@ class LiveTimesTests(EndToEndTestCase):
         program.start()
         await program.ready()
 
-    async def test_how_long_a_kubelet_may_take(self) -> None:
+    async def test_timeout_of_kubelets(self) -> None:
         """A request without a response gets 504 after the new timeout."""
         silent = self.listen(Sink)
         tunnel = await self.start('response-timeout = "60s"\n')

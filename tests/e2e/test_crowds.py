@@ -157,7 +157,7 @@ class SlowLorisTests(CrowdTestCase):
         lines = [line for line in log if "newer ones have not finished" in line]
         self.assertEqual(len(lines), 1, lines)
 
-    async def test_callers_that_ask_nothing_shut_nobody_out(self) -> None:
+    async def test_silent_callers_do_not_exclude_others(self) -> None:
         """More silent or idle callers than the limit do not affect others."""
         tunnel = await self.start_tunnel()
         await self.still_serves(tunnel)
@@ -302,7 +302,7 @@ class SharesTests(CrowdTestCase):
 class HalfOpenContract:
     """Unfinished TLS handshakes use memory only while they last."""
 
-    async def test_the_memory_comes_back(self) -> None:
+    async def test_memory_is_released(self) -> None:
         """After 1,024 on each TLS port, silent and after a complete ClientHello, twice each."""
         port = free_ports.take()
         tunnel = await self.start_tunnel(server_extra=("--connect-endpoint", f"ssl:{port}"))

@@ -74,7 +74,7 @@ class DiagnoseTestCase(EndToEndTestCase):
 class DebugTests(DiagnoseTestCase):
     """The pages over real connections."""
 
-    async def test_both_tell_of_the_same_stream(self) -> None:
+    async def test_both_show_the_same_stream(self) -> None:
         """Server and agent show a stream with the same request ID."""
         target = self.listen(Echo)
         tunnel = await self.start_tunnel()

@@ -107,7 +107,7 @@ class EgressTests(EndToEndTestCase):
 
         return tunnel, {"UDS": Apiserver(by_unix_socket), "TCP": Apiserver(by_tls)}
 
-    async def test_nothing_is_glued_behind_the_head(self) -> None:
+    async def test_no_data_is_in_the_read_with_the_head(self) -> None:
         """Data of a target that sends first is delivered, and never in the read with the head."""
         target = self.listen(SpeaksFirst)
         _, apiservers = await self.start()
@@ -118,7 +118,7 @@ class EgressTests(EndToEndTestCase):
                 )
                 self.assertEqual(received, BANNER, transport)
 
-    async def test_failures_say_why(self) -> None:
+    async def test_failures_have_a_reason(self) -> None:
         """The error passed on by kube-apiserver has the status and the reason."""
         closed = free_ports.take()
         tunnel, apiservers = await self.start()

@@ -26,7 +26,7 @@ SIZE = 20_000_000
 class FaultProxyTests(EndToEndTestCase):
     """:class:`tests.e2e.faults.FaultProxy` between a client and a plain target."""
 
-    async def test_without_faults_downloads_arrive_whole(self) -> None:
+    async def test_without_faults_downloads_are_complete(self) -> None:
         """A download has the hash of the source."""
         target = self.listen(lambda: Source(SIZE))
         proxy = self.fault_proxy(target.port)
@@ -36,7 +36,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertEqual(download.received, SIZE)
         self.assertEqual(download.digest, target.peers[0].payload.digest)
 
-    async def test_without_faults_uploads_arrive_whole(self) -> None:
+    async def test_without_faults_uploads_are_complete(self) -> None:
         """A sink answers with the hash of the upload."""
         target = self.listen(Sink)
         proxy = self.fault_proxy(target.port)
@@ -73,7 +73,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertEqual(download.digest, target.peers[0].payload.digest)
         self.assertGreaterEqual(reactor.seconds() - started, 0.45)
 
-    async def test_turns_hold_a_conversation_where_it_is(self) -> None:
+    async def test_turns_pause_a_conversation(self) -> None:
         """Data after that many messages is dropped, and the end of one side ends the other."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
@@ -89,7 +89,7 @@ class FaultProxyTests(EndToEndTestCase):
             client.drop()
             await self.within(5, target.peers[-1].when_lost(), "the target's side ends")
 
-    async def test_a_full_queue_answers_when_there_is_room(self) -> None:
+    async def test_a_full_queue_accepts_when_there_is_room(self) -> None:
         """A client waits, and is connected when the one before has been accepted."""
         queue = FullQueue()
         self.addCleanup(queue.close)
@@ -121,7 +121,7 @@ class FaultProxyTests(EndToEndTestCase):
         self.assertTrue(is_broken(download))
         self.assertLess(download.received, 1_000_000)
 
-    async def test_black_hole_is_silent_and_spares_new_connections(self) -> None:
+    async def test_black_hole_does_not_affect_new_connections(self) -> None:
         """The old connection carries nothing and stays open while a new one works."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)
@@ -161,7 +161,7 @@ class FaultProxyTests(EndToEndTestCase):
         await second.round_trip()
         self.assertIsNone(target.peers[0].lost_reason)
 
-    async def test_refuse_closes_the_port_until_started_again(self) -> None:
+    async def test_refuse_closes_the_port_until_restarted(self) -> None:
         """New connections are refused, and accepted again on the same port afterwards."""
         target = self.listen(Echo)
         proxy = self.fault_proxy(target.port)

@@ -74,7 +74,7 @@ class TwistedGivingUpTests(TwistedTransports, GivingUpTests):
 class DisconnectedTests(CutTunnelTestCase):
     """Dials while the session of a node waits for its agent."""
 
-    async def test_dials_wait_for_an_agent_that_is_soon_back(self) -> None:
+    async def test_dials_wait_for_an_agent_that_returns_soon(self) -> None:
         """Dials during a short disconnection succeed."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()
@@ -85,7 +85,7 @@ class DisconnectedTests(CutTunnelTestCase):
         await self.within(RECONNECT_TIMEOUT + SLACK, gatherResults(dials), "each dial succeeds")
         await gatherResults([Deferred.fromCoroutine(one.round_trip()) for one in clients])
 
-    async def test_dials_fail_soon_when_it_stays_away_and_succeed_when_it_is_back(self) -> None:
+    async def test_dials_fail_soon_while_it_is_gone_and_succeed_after_its_return(self) -> None:
         """Pending dials fail after some seconds, later ones at once, and none after the return."""
         echo = self.listen(Echo)
         tunnel = await self.start_cut_tunnel()

@@ -32,7 +32,7 @@ class HalfCloseTests(EndToEndTestCase):
         )  # fmt: skip
         self.assertEqual((output, status), (b"got:x", 0), errors)
 
-    async def test_a_caller_that_ends_right_behind_its_head_hears_the_target(self) -> None:
+    async def test_a_caller_that_ends_after_its_head_gets_the_targets_data(self) -> None:
         """``printf head | nc -N -U`` prints the 200 and the data of a target that sends first."""
         target = self.listen(HalfClosingTarget)
         tunnel = await self.start_tunnel()
@@ -59,7 +59,7 @@ class HalfCloseTests(EndToEndTestCase):
         await question.when_read_ended()
         self.assertEqual(question.answer, b"got:early")
 
-    async def test_a_target_that_ends_first_still_hears_the_client(self) -> None:
+    async def test_a_target_that_ends_first_still_gets_the_clients_data(self) -> None:
         """After the target's FIN, data of the client still reaches the target."""
         target = self.listen(HalfClosingTarget)
         tunnel = await self.start_tunnel(forwards=(target.port,))

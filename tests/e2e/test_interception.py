@@ -239,7 +239,7 @@ class NodeTests(InterceptionTestCase):
 class PassingTests(InterceptionTestCase):
     """Forwarding of requests and responses."""
 
-    async def test_requests_arrive_as_they_were_sent(self) -> None:
+    async def test_requests_arrive_unchanged(self) -> None:
         """Method, target, fields and body are forwarded; hop-by-hop fields are not."""
         tunnel, frontends = await self.start_with_frontends(describe)
         before = self.descriptors_of(tunnel)
@@ -329,7 +329,7 @@ class PassingTests(InterceptionTestCase):
         self.assertEqual(json.loads(body)["method"], "GET")
         old.drop()
 
-    async def test_responses_arrive_as_they_were_sent(self) -> None:
+    async def test_responses_arrive_unchanged(self) -> None:
         """Statuses, fields and every kind of body are forwarded, and the connection stays
         usable.
         """

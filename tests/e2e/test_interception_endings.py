@@ -49,7 +49,7 @@ CHUNKED = [(b"Transfer-Encoding", b"chunked")]
 class LostNodeTests(InterceptionTestCase):
     """A node that disconnects and reconnects."""
 
-    async def test_requests_end_with_their_node_and_begin_again_with_it(self) -> None:
+    async def test_requests_end_with_their_node_and_work_after_its_return(self) -> None:
         """A started response is aborted, other requests get 503; afterwards all work again."""
 
         async def never(request: Request) -> None:
@@ -149,7 +149,7 @@ class LeavingTests(InterceptionTestCase):
             client.transport.loseConnection()
             await self.eventually(lambda: hole.callers == 0, "the dial is given up", 3)
 
-    async def test_whoever_stalls_stops_the_other_side(self) -> None:
+    async def test_a_stalled_side_pauses_the_other(self) -> None:
         """If one side does not read, the other side is paused, and others are not affected."""
         endless: dict[bool, Endless] = {}
 
@@ -323,7 +323,7 @@ class DeadlineTests(InterceptionTestCase):
 class DrainTests(InterceptionTestCase):
     """A stopping server."""
 
-    async def test_what_runs_ends_within_the_drain_timeout(self) -> None:
+    async def test_requests_end_within_the_drain_timeout(self) -> None:
         """A download finishes, an idle connection is closed, new ones are refused, then it
         exits.
         """
@@ -371,7 +371,7 @@ class DrainTests(InterceptionTestCase):
             return False
         return False
 
-    async def test_what_does_not_end_is_cut_off(self) -> None:
+    async def test_endless_requests_are_aborted(self) -> None:
         """An endless follow delays the exit by --drain-timeout only."""
 
         async def follow(request: Request) -> None:

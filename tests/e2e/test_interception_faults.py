@@ -349,7 +349,7 @@ class VerificationTests(InterceptionTestCase):
         self.assertEqual(answer.status, 502, answer.text)
         self.assertEqual(await tunnel.server.metric(self.verified, result="verified"), 1)
 
-    async def test_skip_asks_nothing(self) -> None:
+    async def test_skip_accepts_any_certificate(self) -> None:
         """Any certificate is accepted, without a warning; the metric counts it."""
         tunnel = await self.start_tunnel(server_extra=("--kubelet-verify", "skip"))
         for identity in (

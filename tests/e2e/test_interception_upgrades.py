@@ -266,7 +266,7 @@ class UpgradeTests(InterceptionTestCase):
             client.drop()
         await self.assert_no_leftovers(tunnel, frontends, before)
 
-    async def test_a_refused_upgrade_arrives_whole(self) -> None:
+    async def test_a_rejected_upgrade_is_complete(self) -> None:
         """A 403 with its body, in any framing, is a response; the connection stays usable."""
 
         async def refuse(request: Request) -> None:

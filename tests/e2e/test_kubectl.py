@@ -190,7 +190,7 @@ class KubectlTests:
         await kubectl.output("delete", "pod", "echo", "--grace-period=1", seconds=20)
         await self.assert_no_requests(quickstart)
 
-    async def test_what_is_not_served(self):
+    async def test_unsupported_requests(self):
         """Requests that the demonstration does not support are rejected, and leave nothing
         behind.
         """

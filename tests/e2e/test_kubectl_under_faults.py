@@ -49,7 +49,7 @@ class CutTests(QuickstartTestCase):
         self.assertEqual(self.proxy.for_all("reset"), 1, "one connection was there to cut")
         await self.eventually(lambda: self.proxy.accepted > accepted, "the agent is back")
 
-    async def test_terminals_and_logs_go_on(self):
+    async def test_terminals_and_logs_continue(self):
         """``exec -it`` and ``logs -f`` continue where they were, and end normally."""
         quickstart = await self.start_cut_quickstart()
         kubectl = self.kubectl(quickstart)
@@ -72,7 +72,7 @@ class CutTests(QuickstartTestCase):
         numbers = [int(n) for n in re.findall(rb"tick (\d+)\n", bytes(follow.out))]
         self.assertEqual(numbers, list(range(len(numbers))))
 
-    async def test_copies_arrive_whole(self):
+    async def test_copies_are_complete(self):
         """``cp`` in both directions survives resets."""
         quickstart = await self.start_cut_quickstart()
         kubectl = self.kubectl(quickstart)

@@ -48,7 +48,7 @@ class LogTests(EndToEndTestCase):
         self.assertRegex(tunnel.server.log, r"(?m)#info\] edge-1: connected from 127\.0\.0\.1:\d+")
         self.assertNotIn("asked-7", tunnel.server.log)
 
-    async def test_nobody_reads_it(self) -> None:
+    async def test_unread_log(self) -> None:
         """If the log is not read, requests are still served, and the server exits in time."""
         tunnel = self.make_tunnel()
         os.mkfifo(tunnel.server.log_path)

@@ -166,7 +166,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         await stream.round_trip()
         stream.drop()
 
-    async def test_killed_while_it_drains_before_its_successor_comes(self) -> None:
+    async def test_killed_while_it_drains_before_its_successor_connects(self) -> None:
         """The streams end after the grace period for a return."""
         tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         await dials.end()
@@ -177,7 +177,7 @@ class ReplacedAgentTests(EndToEndTestCase):
         await self.successor(tunnel)
         await self.within(RECONNECT_TIMEOUT + 1, stream.when_ended(), "the stream ends")
 
-    async def test_killed_while_it_drains_beside_its_successor(self) -> None:
+    async def test_killed_while_it_drains_with_its_successor(self) -> None:
         """They end after the same time."""
         tunnel, stream, dials = await self.start_with_stream(drain=4 * BUSY_SECONDS)
         await dials.end()

@@ -251,7 +251,7 @@ class ResetTests(CutTunnelTestCase):
         """A middlebox loses all connections, and carries no new ones for five seconds."""
         await self.reset("reset", partial(self.after_silence, 5))
 
-    async def test_a_balancer_that_is_started_again(self) -> None:
+    async def test_a_restarted_balancer(self) -> None:
         """It resets all connections, and does not listen for three seconds."""
         await self.reset("reset", self.after_refusals)
 

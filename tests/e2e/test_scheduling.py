@@ -56,7 +56,7 @@ class SchedulingTests(TestCase):
             time.sleep(0.01)
         raise self.failureException("the process does not ask for its turn")
 
-    def test_who_runs_beside_whom(self) -> None:
+    def test_concurrency(self) -> None:
         """Shared tests run concurrently, measuring ones do, and any other two one after the
         other.
         """

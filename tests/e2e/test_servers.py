@@ -97,7 +97,7 @@ class SeveralServersTests(LeakTestCase):
         """Whether a dial through a server succeeds."""
         return await self.status_through(server, port) == 200
 
-    async def test_a_server_that_comes_back_is_found_again(self) -> None:
+    async def test_a_returning_server_is_found(self) -> None:
         """After a restart with the same state the agent reconnects by itself."""
         tunnel, second = await self.start_pair()
         echo = self.listen(Echo)

@@ -33,7 +33,7 @@ class StateDirectoryTests(HostileTestCase):
             pass
         await self.refused(server, server.state)
 
-    async def test_what_is_not_ours_is_named(self) -> None:
+    async def test_files_of_others_are_named(self) -> None:
         """A symbolic link, another user's directory or key, and a directory open to all."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give files away")
@@ -68,7 +68,7 @@ class StateDirectoryTests(HostileTestCase):
         os.chown(token, 12345, 12345)
         await self.refused(agent, f"--join-token-file {token}: it belongs to another user")
 
-    async def test_a_second_process_is_told_which_one_has_it(self) -> None:
+    async def test_a_second_process_gets_the_pid_of_the_first(self) -> None:
         """For servers and agents; the first one continues, and after its end the next one
         starts.
         """

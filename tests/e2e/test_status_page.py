@@ -96,7 +96,7 @@ class StatusPageTests(BrowserTestCase):
         await client.round_trip()
         return client
 
-    async def test_the_server_tells_of_its_node_and_stream(self) -> None:
+    async def test_the_server_shows_its_node_and_stream(self) -> None:
         """Node, stream, readiness and certificates are shown, without errors in the console."""
         page = await self.visit(self.tunnel.server)
         await self.assert_shows(page, "h1", "yurttunnel-server")
@@ -111,7 +111,7 @@ class StatusPageTests(BrowserTestCase):
         await self.assert_shows(page, "#add", "join-token", "yurttunnel agent")
         self.assertEqual(page.console_errors, [])
 
-    async def test_the_agent_tells_of_its_server_and_destinations(self) -> None:
+    async def test_the_agent_shows_its_server_and_destinations(self) -> None:
         """Its server, the stream, and the allowed destinations are shown."""
         page = await self.visit(self.tunnel.agent)
         await self.assert_shows(page, "h1", "yurttunnel-agent")
@@ -154,7 +154,7 @@ class StatusPageTests(BrowserTestCase):
         self.assertTrue(await page.evaluate("document.getElementById('hint').hidden"))
         self.assertEqual(page.console_errors, [])
 
-    async def test_what_a_bar_is_told_as(self) -> None:
+    async def test_text_of_a_bar(self) -> None:
         """Figures are rounded to a few digits, and have no exponent."""
         page = await self.visit(self.tunnel.server)
         for limit, unit, written in (
@@ -209,7 +209,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertEqual(order, shown)
             self.assertTrue(await page.evaluate(f"document.activeElement === {age}"))
 
-    async def test_all_of_it_by_tabulator(self) -> None:
+    async def test_all_elements_by_tab_key(self) -> None:
         """All clickable elements are reached with the Tab key, in order, with a visible focus."""
         await self.open_stream()
         page = await self.visit(self.tunnel.server)
@@ -237,7 +237,7 @@ class StatusPageTests(BrowserTestCase):
             found = await page.evaluate(f"all.some(each => each.matches({kind!r}))")
             self.assertTrue(found, kind)
 
-    async def test_what_a_screen_reader_is_told(self) -> None:
+    async def test_accessible_names(self) -> None:
         """All controls and contents have accessible names."""
         for query, expected in (
             (
@@ -272,7 +272,7 @@ class StatusPageTests(BrowserTestCase):
             self.assertEqual([], [role for role, name in told if role in NAMED and not name])
             self.assertLessEqual(expected, set(told))
 
-    async def test_it_says_when_nothing_answers(self) -> None:
+    async def test_unreachable_process(self) -> None:
         """After the end of the process the page shows the age of its content."""
         page = await self.visit(self.tunnel.agent)
         await self.assert_shows(page, "#live", "Live")
@@ -356,7 +356,7 @@ class StatusPageTests(BrowserTestCase):
                     await page.screenshot(f"{PICTURES}/{kind}-{name}.png")
         self.assertEqual(2, len(colours), colours)
 
-    async def test_nothing_comes_from_elsewhere(self) -> None:
+    async def test_no_external_requests(self) -> None:
         """The browser sends requests to this process only."""
         page = await self.visit(self.tunnel.server)
         origin = f"http://127.0.0.1:{self.tunnel.server.meta_port}/"
@@ -405,7 +405,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
             f" tile => [tile.querySelector('dt').innerText, {texts}]))"
         )
 
-    async def test_how_many_requests_and_how_long_they_take(self) -> None:
+    async def test_rate_and_duration_of_requests(self) -> None:
         """Tiles have the rate with its chart, the median, and the 95th percentile."""
 
         async def answer_slowly(request: Request) -> None:
@@ -454,7 +454,7 @@ class HistoryTests(CommandCase, BrowserTestCase):
         tunnel = await self.start_tunnel(proxied=proxied)
         return tunnel, proxies[0]
 
-    async def test_what_is_known_after_a_restart(self) -> None:
+    async def test_state_after_a_restart(self) -> None:
         """Lost nodes with the reasons, and absent nodes: on the page, and by the command."""
         tunnel, proxy = await self.start_proxied()
         server = tunnel.server

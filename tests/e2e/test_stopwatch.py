@@ -34,7 +34,7 @@ class StopwatchTests(EndToEndTestCase):
         """Return the time that a program's only thread has waited, if it has not ended."""
         return [] if pid in self.ended_threads else [(str(pid), self.waits[pid])]
 
-    def test_what_programs_run_counts(self):
+    def test_running_time_counts(self):
         """Without waits it is the elapsed time."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
@@ -49,21 +49,21 @@ class StopwatchTests(EndToEndTestCase):
         self.other.running = True
         self.assertEqual(1.25, watch.seconds())
 
-    def test_what_a_hypervisor_takes_does_not_count(self):
+    def test_stolen_time_does_not_count(self):
         """Stolen time is excluded."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
         self.stolen += 0.5
         self.assertEqual(2.5, watch.seconds())
 
-    def test_who_has_ended_hides_nothing(self):
+    def test_waits_of_ended_programs(self):
         """The earlier waits of an ended program are not subtracted."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
         self.one.running = False
         self.assertEqual(3.0, watch.seconds())
 
-    def test_what_a_thread_that_has_ended_had_waited_still_counts(self):
+    def test_waits_of_ended_threads_count(self):
         """Otherwise a program whose thread ended would have a negative wait."""
         watch = Stopwatch(self.clock)
         self.clock.advance(3)
@@ -72,7 +72,7 @@ class StopwatchTests(EndToEndTestCase):
         self.ended_threads.add(1001)
         self.assertEqual((1.0, 2.0), (watch.waited(), watch.seconds()))
 
-    def test_a_deadline_is_over_by_the_clock_and_by_what_programs_run(self):
+    def test_a_deadline_uses_the_longer_time(self):
         """The longer of both applies."""
         deadline = Deadline(self.clock, 3)
         self.clock.advance(3)
@@ -82,7 +82,7 @@ class StopwatchTests(EndToEndTestCase):
         self.waits[1001] += 2
         self.assertFalse(deadline.passed)
 
-    async def test_what_never_comes_is_a_failure(self):
+    async def test_a_timeout_is_a_failure(self):
         """A bound cancels the wait."""
         ended = []
         never = Deferred(ended.append)

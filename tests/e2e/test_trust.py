@@ -45,7 +45,7 @@ class CertificateTests(EndToEndTestCase):
         after = await tunnel.server.metric("yurttunnel_server_sessions_started_total")
         self.assertEqual(after, sessions)
 
-    async def test_expired_foreign_and_missing_certificates_are_turned_away(self) -> None:
+    async def test_expired_foreign_and_missing_certificates_are_rejected(self) -> None:
         """Each fails at the handshake, with a log line, and the node stays connected."""
         tunnel = await self.start_tunnel()
         authority = authority_of(tunnel.server.state)

@@ -196,7 +196,7 @@ class TutorialsTests(EndToEndTestCase):
         """Both ends run on one machine, and then on two."""
         await self.follow("standalone")
 
-    async def test_what_goes_on_from_there(self) -> None:
+    async def test_next_steps(self) -> None:
         """Server and agent of the first part are queried by HTTP and by socket, and diagnosed.
 
         The node gets a kubelet, whose certificate is self-signed.

@@ -136,7 +136,7 @@ class IsolationTests(LeakTestCase):
         await self.pause(1)
         self.assertEqual([source.payload.sent for source in endless.peers], sent)
 
-    async def test_a_crowd_of_stalled_readers_stays_inside_the_memory_of_one_session(self) -> None:
+    async def test_many_stalled_readers_stay_inside_the_memory_of_one_session(self) -> None:
         """However many streams read a part and then stall, they share one budget."""
         endless = self.listen(lambda: Source(None, hashed=False))
         tunnel = await self.start_tunnel()
@@ -185,7 +185,7 @@ class IsolationTests(LeakTestCase):
         self.assertEqual(download.received, size)
         self.assertEqual(download.digest, source.peers[0].payload.digest)
 
-    async def test_eight_downloads_share_evenly_and_spare_an_echo(self) -> None:
+    async def test_eight_downloads_share_evenly_beside_a_quick_echo(self) -> None:
         """During eight bulk downloads the p99 of an echo is low, and they progress equally."""
         source = self.listen(lambda: Source(None, hashed=False))
         await self.even_and_quick(
@@ -194,7 +194,7 @@ class IsolationTests(LeakTestCase):
             lambda client: client.received,
         )
 
-    async def test_eight_uploads_share_evenly_and_spare_an_echo(self) -> None:
+    async def test_eight_uploads_share_evenly_beside_a_quick_echo(self) -> None:
         """The same in the other direction."""
         sink = self.listen(lambda: Sink(hashed=False))
         await self.even_and_quick(

@@ -93,7 +93,7 @@ class StormTests(LeakTestCase):
     Results depend on the CPU time that the processes get.
     """
 
-    async def test_all_come_back_and_nobody_else_is_kept_waiting(self) -> None:
+    async def test_all_reconnect_and_others_do_not_wait(self) -> None:
         """They reconnect spread over time; the server's memory and log stay small; dials
         succeed.
         """

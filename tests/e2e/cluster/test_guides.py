@@ -136,8 +136,8 @@ class GuidesTests(ClusterTestCase):
         await world.add_nodes(EDGE)
         await world.add_nodes(CLOUD, edge=False)
         account = Path(self.directory, "account")
-        meant = {"CLOUD-NODE": CLOUD, "EDGE-NODE": EDGE, ACCOUNT: str(account)}
-        meant |= {"IMAGE": "registry.example/yurttunnel", "POD": "server"}
+        replacements = {"CLOUD-NODE": CLOUD, "EDGE-NODE": EDGE, ACCOUNT: str(account)}
+        replacements |= {"IMAGE": "registry.example/yurttunnel", "POD": "server"}
         environment = self.environment(
             world,
             {
@@ -145,33 +145,33 @@ class GuidesTests(ClusterTestCase):
                 INTERNAL: f"{SERVERS[0]}:{SECURE_PORT}",
             },
         )
-        install = Guide(DOCS / "in-cluster.md", environment, meant)
-        steering = Guide(DOCS / "steering.md", environment, meant)
+        install = Guide(DOCS / "in-cluster.md", environment, replacements)
+        steering = Guide(DOCS / "steering.md", environment, replacements)
         for page in (install, install, steering, steering):
-            await page.follow(self.checkout)
+            await page.run_next(self.checkout)
         await self.start_servers(world, "--enable-iptables=true", "--enable-dns-controller=true")
         await self.make_reader(world, account)
-        self.assertIn("process_cpu_seconds_total", await install.follow(self.checkout))
+        self.assertIn("process_cpu_seconds_total", await install.run_next(self.checkout))
         self.assertTrue(install.finished)
 
-        seen = await steering.follow(self.checkout)
+        seen = await steering.run_next(self.checkout)
         for what in ('"leader": true', "TUNNEL-PORT-10250", *ADDRESSES[EDGE]):
             self.assertIn(what, seen)
         copied = Path(self.directory, "copied")
         copied.write_text("what was copied")
-        meant = {
+        replacements = {
             "kubectl exec POD": f"kubectl -n {NAMESPACE} exec POD",
             "/path/of/file": str(copied),
             "sha256sum file": f"sha256sum {copied}",
-            **meant,
+            **replacements,
         }
-        await self.diagnose(world, Guide(DOCS / "operations.md", environment, meant))
+        await self.diagnose(world, Guide(DOCS / "operations.md", environment, replacements))
 
         self.servers[0].signal(signal.SIGKILL)
         await self.servers[0].ended(10)
         world.servers = [SERVERS[1]]
         self.assertIn("TUNNEL-PORT", run("iptables", "-t", "nat", "-S"))
-        self.assertIn("removed", await steering.follow(self.checkout))
+        self.assertIn("removed", await steering.run_next(self.checkout))
         self.assertNotIn("TUNNEL-PORT", run("iptables", "-t", "nat", "-S"))
         self.assertTrue(steering.finished)
 
@@ -206,11 +206,11 @@ class GuidesTests(ClusterTestCase):
         await self.kubectl(
             world, "-n", NAMESPACE, "wait", "--for=condition=Ready", "pod/server", "--timeout=50s"
         )
-        sums = [line.split()[0] for line in (await page.follow(self.home)).splitlines()]
+        sums = [line.split()[0] for line in (await page.run_next(self.home)).splitlines()]
         self.assertEqual(2, len(sums))
         self.assertEqual(1, len({*sums}))
         # Its exit status reports problems, and the clock of a machine in a test may be one.
-        await page.follow(self.home, options="-u")
+        await page.run_next(self.home, options="-u")
         with tarfile.open(self.home / "server.tar.gz") as archive:
             names = {member.name.partition("/")[2] for member in archive}
         self.assertIn("summary.txt", names)
@@ -224,16 +224,16 @@ class GuidesTests(ClusterTestCase):
         own = Path(self.directory, "own")
         own.mkdir()
         pki = world.identities.directory
-        meant = {
+        replacements = {
             "/etc/kubernetes/pki/apiserver-kubelet-client": str(pki / "kubelet-client"),
             "203.0.113.10:10273": f"{SERVERS[0]}:{SECURE_PORT}",
             "YOUR-DIRECTORY-WITH-THE-BASE": str(self.checkout / "deploy" / "base"),
         }
         meta = {"127.0.0.1:10275": f"{SERVERS[0]}:{SERVER_META_PORT}"}
         environment = self.environment(world, meta)
-        short = Guide(DOCS / "tutorials/migration.md", environment, meant)
-        await short.follow(self.checkout)
-        self.assertIn(f'"node": "{EDGE}"', await short.follow(self.checkout))
+        short = Guide(DOCS / "tutorials/migration.md", environment, replacements)
+        await short.run_next(self.checkout)
+        self.assertIn(f'"node": "{EDGE}"', await short.run_next(self.checkout))
         self.assertTrue(short.finished)
 
         arguments = "/spec/template/spec/containers/0/args"
@@ -242,30 +242,30 @@ class GuidesTests(ClusterTestCase):
             world,
             *("-n", NAMESPACE, "patch", SERVER, "--type=json", f"--patch={json.dumps([change])}"),
         )
-        page = Guide(DOCS / "migration.md", environment, meant)
-        self.assertIn("localhost-proxy-ports", await page.follow(own))
+        page = Guide(DOCS / "migration.md", environment, replacements)
+        self.assertIn("localhost-proxy-ports", await page.run_next(own))
         text = yaml_with("--tunnelserver-addr=203.0.113.10:31009", DOCS / "migration.md")
         (own / "kustomization.yaml").write_text(text)
-        await page.follow(own)
-        self.assertIn(f'"node": "{EDGE}"', await page.follow(own))
-        self.assertEqual("ok", await page.follow(own))
+        await page.run_next(own)
+        self.assertIn(f'"node": "{EDGE}"', await page.run_next(own))
+        self.assertEqual("ok", await page.run_next(own))
 
-        await page.follow(own, editor="sed -i s/--enable-iptables=true/--enable-iptables=false/")
+        await page.run_next(own, editor="sed -i s/--enable-iptables=true/--enable-iptables=false/")
         self.assertIn("--enable-iptables=false", await self.show(world, SERVER))
         text = text.replace("kind: Deployment", "kind: DaemonSet")
         added = yaml_with("deploy/components/iptables", DOCS / "migration.md")
         (own / "kustomization.yaml").write_text(text + added)
-        await page.follow(own)
+        await page.run_next(own)
 
         for server in self.servers:
             await server.stop(STOP_SECONDS)
-        await page.follow(own)
+        await page.run_next(own)
         await self.kubectl(world, "apply", "-f", "-", stdin=APPROVER)
-        await page.follow(own, editor="sed -i s/approve/sign/")
+        await page.run_next(own, editor="sed -i s/approve/sign/")
         approver = await self.show(world, "clusterrole/yurt-controller-manager")
         self.assertNotIn("approve", approver)
-        self.assertIn("Pending", await page.follow(own))
-        await page.follow(own)
+        self.assertIn("Pending", await page.run_next(own))
+        await page.run_next(own)
         self.assertIn("x-tunnel-server-svc", (own / "of-1.2.yaml").read_text())
         self.assertIn("--enable-iptables=false", await self.show(world, SERVER))
         self.assertTrue(page.finished)
@@ -278,60 +278,60 @@ class GuidesTests(ClusterTestCase):
         own, etc = Path(self.directory, "own"), Path(self.directory, "etc")
         own.mkdir()
         connect = world.socket_path(SERVERS[0])
-        meant = {"cloud-1": CLOUD, "/etc/kubernetes": str(etc)}
-        meant |= {"/run/yurttunnel/connect.sock": connect}
+        replacements = {"cloud-1": CLOUD, "/etc/kubernetes": str(etc)}
+        replacements |= {"/run/yurttunnel/connect.sock": connect}
         environment = self.environment(world, {})
         overlays = DEPLOY / "overlays"
-        page = Guide(DEPLOY / "README.md", environment, meant)
+        page = Guide(DEPLOY / "README.md", environment, replacements)
         dns, socket, tcp, monitoring = (
-            Guide(overlays / name / "README.md", environment, meant)
+            Guide(overlays / name / "README.md", environment, replacements)
             for name in ("dns", "egress-selector", "egress-selector-tcp", "monitoring")
         )
-        proxy = Guide(DEPLOY / "proxy" / "README.md", environment, meant)
+        proxy = Guide(DEPLOY / "proxy" / "README.md", environment, replacements)
 
-        await page.follow(own)
+        await page.run_next(own)
         # The API of the tests has no policies, as one of a cluster before 1.30.
         text = yaml_with("newName: IMAGE", DEPLOY / "README.md")
         file = own / "kustomization.yaml"
         file.write_text(text.replace("- ../yurttunnel/deploy/components/approval-policy\n", ""))
-        self.assertIn("successfully rolled out", await page.follow(own))
+        self.assertIn("successfully rolled out", await page.run_next(own))
         self.assertIn("IMAGE:0.1.0", await self.show(world, SERVER))
         text = yaml_with("deploy/components/iptables", DEPLOY / "README.md")
         file.write_text(text.replace("- ../yurttunnel/deploy/components/approval-policy\n", ""))
         await self.kubectl(world, "apply", "-k", str(own))
-        self.assertIn("deleted", await page.follow(own))
-        await page.follow(own)
+        self.assertIn("deleted", await page.run_next(own))
+        await page.run_next(own)
         left = await self.kubectl(world, "get", "deployments,daemonsets", "-A", "-o", "name")
         self.assertEqual("", left)
-        self.assertIn("configmap/yurt-tunnel-rules", await monitoring.follow(self.checkout))
+        self.assertIn("configmap/yurt-tunnel-rules", await monitoring.run_next(self.checkout))
 
         await self.publish_records(world)
-        seen = await dns.follow(self.checkout)
+        seen = await dns.run_next(self.checkout)
         for what in (EDGE, CLOUD, await self.cluster_address(world, "yurt-tunnel-dns")):
             self.assertIn(what, seen)
-        await socket.follow(self.checkout)
-        self.assertTrue((await socket.follow(self.checkout)).startswith("s"))
+        await socket.run_next(self.checkout)
+        self.assertTrue((await socket.run_next(self.checkout)).startswith("s"))
         configuration = etc / "egress-selector" / "configuration.yaml"
         self.assertIn("udsName", configuration.read_text())
-        seen = await tcp.follow(self.checkout)
+        seen = await tcp.run_next(self.checkout)
         service = "x-tunnel-server-internal-svc"
         self.assertIn(await self.cluster_address(world, service), seen)
-        await tcp.follow(self.checkout)
+        await tcp.run_next(self.checkout)
         self.assertIn("tlsConfig", configuration.read_text())
         await self.kubectl(world, "apply", "-f", "-", stdin=KUBE_PROXY)
-        await proxy.follow(self.checkout)
+        await proxy.run_next(self.checkout)
         self.assertIn("NotIn", await self.show(world, "daemonset/kube-proxy"))
         await self.kubectl(world, "apply", "-k", str(DEPLOY / "proxy-hub"))
-        seen = await proxy.follow(self.checkout)
+        seen = await proxy.run_next(self.checkout)
         self.assertRegex(seen, "(?s)successfully rolled out.*deleted")
         run("iptables", "-t", "nat", "-N", "KUBE-PORTALS-HOST")
-        self.assertIn("removed the rules of iptables", await proxy.follow(self.checkout))
-        await proxy.follow(self.checkout)
+        self.assertIn("removed the rules of iptables", await proxy.run_next(self.checkout))
+        await proxy.run_next(self.checkout)
         self.assertNotIn("NotIn", await self.show(world, "daemonset/kube-proxy"))
 
         for program in (*self.agents.values(), *self.servers):
             await program.stop(STOP_SECONDS)
-        await dns.follow(self.checkout)
+        await dns.run_next(self.checkout)
         for each in (page, dns, socket, tcp, monitoring, proxy):
             self.assertTrue(each.finished)
 

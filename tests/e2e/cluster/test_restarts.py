@@ -136,7 +136,7 @@ class RestartTests(ClusterTestCase):
         await new.ready(30)
         self.assertRegex(await self.logs(world, "web"), r"tick \d+")
 
-    async def test_an_agent_that_was_killed_is_started_again(self):
+    async def test_a_killed_agent_is_restarted(self):
         """Logs followed through either server end when the new process has connected."""
         world = await self.start_cluster("edge-1")
         await self.run_pod(world, "web", "edge-1")

@@ -33,7 +33,7 @@ class RoundRobin(ProxyFactory):
 class TogetherTests(ClusterTestCase):
     """Two servers whose EndpointSlice is written one endpoint after the other."""
 
-    async def test_the_second_is_found_when_it_is_known(self):
+    async def test_the_second_server_is_found_at_once(self):
         """It is found at once, not at the next probe minutes later."""
         world = await self.make_world()
         await world.add_nodes("edge-1")

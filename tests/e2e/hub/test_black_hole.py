@@ -25,7 +25,7 @@ HEARTBEAT = ("--heartbeat-interval-seconds", "10", "--heartbeat-timeout-seconds"
 class BlackHoleTests(HubTestCase):
     """Requests during and after such an outage."""
 
-    async def test_what_is_asked_is_answered_from_the_cache(self) -> None:
+    async def test_requests_are_answered_from_the_cache(self) -> None:
         """The first requests get responses within five seconds, and the server is known to be
         unhealthy within twelve.
         """

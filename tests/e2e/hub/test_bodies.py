@@ -48,7 +48,7 @@ def list_of(pods: list) -> bytes:
 class BodyTests(HubTestCase):
     """The responses of an API that are written by the test."""
 
-    async def test_a_long_list_passes_as_it_is_and_is_kept(self) -> None:
+    async def test_a_long_list_is_forwarded_unchanged_and_cached(self) -> None:
         """Thirty megabytes arrive unchanged, and the same objects are served offline."""
         body = list_of([pod(number, POD_BYTES) for number in range(PODS)])
         cloud, hub = await self.start()
@@ -61,7 +61,7 @@ class BodyTests(HubTestCase):
         offline = client.expect(await client.ask(ALL_PODS, seconds=60), 200, ALL_PODS)
         self.assertEqual(contents(offline), contents(json.loads(body)))
 
-    async def test_a_compressed_list_passes_as_it_is_and_is_kept(self) -> None:
+    async def test_a_compressed_list_is_forwarded_unchanged_and_cached(self) -> None:
         """A client that accepts gzip gets the API's bytes; offline it gets the objects."""
         body = list_of([pod(number, POD_BYTES) for number in range(900)])
         cloud, hub = await self.start()
@@ -82,7 +82,7 @@ class BodyTests(HubTestCase):
             unpacked = gzip.decompress(unpacked)
         self.assertEqual(contents(json.loads(unpacked)), contents(json.loads(body)))
 
-    async def test_a_large_object_on_a_watch_passes_and_is_kept(self) -> None:
+    async def test_a_large_object_on_a_watch_is_forwarded_and_cached(self) -> None:
         """An event of 64 KiB arrives unchanged, in any pieces, and is served offline."""
         cloud, hub = await self.start()
         cloud.answers[ALL_PODS] = Canned(list_of([]))
@@ -101,7 +101,7 @@ class BodyTests(HubTestCase):
         await self.disconnect(cloud, hub)
         self.assertEqual(await client.get("/api/v1/namespaces/default/pods/web-00001"), large)
 
-    async def test_what_cannot_be_read_passes_and_is_not_kept(self) -> None:
+    async def test_invalid_bodies_are_forwarded_and_not_cached(self) -> None:
         """Invalid bodies are forwarded, and logged in short lines."""
         cloud, hub = await self.start()
         client = self.client(hub, "flanneld")

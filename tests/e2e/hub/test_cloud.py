@@ -24,7 +24,7 @@ class CloudTests(HubTestCase):
         )
         return out.decode(), status
 
-    async def test_a_node_may_read_what_its_programs_ask_for(self) -> None:
+    async def test_a_node_may_read_what_its_programs_request(self) -> None:
         """All requested objects exist, and no request is rejected."""
         cloud = await self.start_cloud()
         create_objects(cloud)
@@ -36,7 +36,7 @@ class CloudTests(HubTestCase):
                 self.assertTrue(out, target)
         self.assertEqual({name for name, _, _ in cloud.requests}, {f"system:node:{NODE}"})
 
-    async def test_servers_leave_fall_silent_and_come_back(self) -> None:
+    async def test_servers_refuse_are_silent_and_recover(self) -> None:
         """Refused connections, and connections without a response, are not other errors."""
         cloud = await self.start_cloud(servers=2)
         cloud.join(f"{self.directory}/H")

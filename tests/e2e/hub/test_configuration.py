@@ -23,7 +23,7 @@ class ConfigurationTests(HubTestCase):
         else:
             cloud.add("configmaps", "yurt-hub-cfg", "kube-system", data=data)
 
-    async def test_for_whom_is_kept_is_followed(self) -> None:
+    async def test_changed_list_of_cached_clients(self) -> None:
         """A listed client gets its data while offline; one that is no longer listed gets none."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
@@ -50,7 +50,7 @@ class ConfigurationTests(HubTestCase):
         await self.disconnect(cloud, hub)
         await client.refused((404, 503), ALL_PODS)
 
-    async def test_who_is_named_amid_a_watch_is_kept(self) -> None:
+    async def test_a_client_listed_during_a_watch_is_cached(self) -> None:
         """The watch of a client that is listed meanwhile ends; it lists again, and is cached."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
@@ -68,7 +68,7 @@ class ConfigurationTests(HubTestCase):
         await self.disconnect(cloud, hub)
         self.assertEqual(sorted(names(await client.get(ALL_PODS))), ["db", "web"])
 
-    async def test_filters_are_followed(self) -> None:
+    async def test_changed_filters_apply(self) -> None:
         """A watch with another result ends, and lists have the new result, online and from the
         existing cache, with any kind of client.
         """
@@ -101,7 +101,7 @@ class ConfigurationTests(HubTestCase):
 
         await self.eventually(shown, "the filter is gone", NOTICED_SECONDS, 1.0)
 
-    async def test_what_is_hidden_is_deleted_in_a_watch(self) -> None:
+    async def test_hidden_objects_are_deleted_in_a_watch(self) -> None:
         """A Service that becomes one for the cloud only is deleted in kube-proxy's watch."""
         cloud, hub = await self.start()
         spec = {"type": "LoadBalancer", "clusterIP": "10.96.0.9"}

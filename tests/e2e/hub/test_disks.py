@@ -50,7 +50,7 @@ class FullDiskTests(HubTestCase):
         )
         return (which("unshare"), "--mount", "sh", "-c", f'{mount} && exec "$@"', "sh")
 
-    async def test_a_full_disk_costs_nothing_online_and_is_told(self) -> None:
+    async def test_a_full_disk_costs_nothing_online_and_is_reported(self) -> None:
         """Lists and watches continue; readiness and metrics report it, until there is room."""
         cloud, hub = await self.start(prefix=self.own_disk())
         client = self.client(hub, "flanneld")
@@ -144,7 +144,7 @@ class DamageTests(HubTestCase):
         found = sorted(Path(hub.cache).rglob("*"), key=lambda path: path.stat().st_size)
         return cloud, hub, found[-1]
 
-    async def test_a_damaged_cache_is_put_aside_and_begun_anew(self) -> None:
+    async def test_a_damaged_cache_is_moved_aside_and_recreated(self) -> None:
         """The hub starts, reports it, works online, and caches new data."""
         cloud, hub, path = await self.furnished()
         content = bytearray(path.read_bytes())
@@ -161,7 +161,7 @@ class DamageTests(HubTestCase):
         await self.disconnect(cloud, hub)
         self.assertEqual(len(names(await client.get(ALL_PODS))), 100)
 
-    async def test_a_cache_that_is_damaged_while_it_is_used(self) -> None:
+    async def test_a_cache_that_is_damaged_in_use(self) -> None:
         """Online responses continue, whatever the file contains."""
         cloud, hub, path = await self.furnished()
         hub.start()

@@ -43,7 +43,7 @@ class NameTests(HubTestCase):
             found.update(os.path.join(directory, name) for name in names)
         return found
 
-    async def test_no_name_leads_out_of_the_cache(self) -> None:
+    async def test_no_name_escapes_the_cache(self) -> None:
         """Each gets an error, online and offline, and creates no file."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
@@ -72,7 +72,7 @@ class NameTests(HubTestCase):
         if "namespaces/default" in path:
             self.assertIn(response.status, (*range(400, 500), 503), (path, online))
 
-    async def test_the_longest_name_is_one_as_any_other(self) -> None:
+    async def test_the_longest_name_is_cached(self) -> None:
         """It can be listed, and read offline."""
         cloud, hub = await self.start()
         cloud.add_pod(LONGEST_NAME)
@@ -82,7 +82,7 @@ class NameTests(HubTestCase):
         await self.disconnect(cloud, hub)
         self.assertEqual(await client.get(f"{PODS}/{LONGEST_NAME}"), found)
 
-    async def test_a_client_without_a_name_is_served_and_not_kept(self) -> None:
+    async def test_a_client_without_a_name_is_served_and_not_cached(self) -> None:
         """A client without a User-Agent gets an error offline, because nothing is cached for it."""
         cloud, hub = await self.start()
         cloud.add_pod("web")

@@ -106,13 +106,13 @@ class IdentityTests(HubTestCase):
         self.publish(cloud, NEW_TOKEN)
         replacements = {"10267": str(hub.meta_port), "abcdef.0123456789abcdef": NEW_TOKEN}
         guide = Guide(DOCS / "hub.md", os.environ, replacements)
-        await guide.follow(Path(self.directory))
+        await guide.run_next(Path(self.directory))
         self.assertTrue(guide.finished)
         await hub.ready(40)
         await self.wait_for_state(hub, online=True)
         await self.client(hub).get(NODE_PATH)
 
-    async def test_a_hub_that_is_led_to_another_cluster_says_what_to_do(self) -> None:
+    async def test_a_hub_with_another_clusters_address_reports_the_fix(self) -> None:
         """With only another ``--server-addr`` it continues as a node of its own cluster."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
@@ -137,7 +137,7 @@ class IdentityTests(HubTestCase):
         await self.eventually(is_reported, "it says so")
         self.assertFalse(other.names("leases", "kube-node-lease"))
 
-    async def test_a_token_that_is_none_is_refused_with_a_sentence(self) -> None:
+    async def test_an_invalid_token_is_rejected_with_a_message(self) -> None:
         """The hub continues with its current identity."""
         _, hub = await self.start()
         for body in ("{}", "x", json.dumps({"jointoken": "no token"})):

@@ -77,7 +77,7 @@ def comparable(finished) -> tuple[int, str, str]:
 class OnlineTests(KubectlTestCase):
     """The cloud is reachable."""
 
-    async def test_everything_is_shown_alike(self) -> None:
+    async def test_same_output_as_without_the_hub(self) -> None:
         """Objects, tables, descriptions, documents and errors are those of the API."""
         cloud, hub = await self.start()
         create_objects(cloud)
@@ -87,7 +87,7 @@ class OnlineTests(KubectlTestCase):
                 expected = comparable(await direct.run(*arguments))
                 self.assertEqual(comparable(await through.run(*arguments)), expected)
 
-    async def test_everything_is_done_as_without_it(self) -> None:
+    async def test_same_effects_as_without_the_hub(self) -> None:
         """Apply, patch, label, wait, watch and delete."""
         cloud, hub = await self.start()
         through = self.through(cloud, hub)
@@ -174,7 +174,7 @@ class OfflineTests(KubectlTestCase):
                 error = error.replace("not found", f"not found {UNSURE}")
             self.assertEqual(offline, (status, out, error), arguments)
 
-    async def test_what_happens_is_shown_once_the_cloud_is_back(self) -> None:
+    async def test_a_watch_continues_when_the_cloud_is_back(self) -> None:
         """A watch of kubectl begins with cached objects, and continues when online."""
         cloud, hub, through = await self.start_with_cached_kubectl()
         await through.output("get", "configmaps", "-o", "name")
@@ -188,7 +188,7 @@ class OfflineTests(KubectlTestCase):
         await watch.finished(20)
         self.assertIn("configmap/one\n", await through.output("get", "configmaps", "-o", "name"))
 
-    async def test_what_was_kept_is_shown(self) -> None:
+    async def test_cached_lists_are_shown(self) -> None:
         """If kubectl is cached, its lists are available as tables and as objects."""
         cloud, hub, through = await self.start_with_cached_kubectl()
         online = json.loads(await through.output("get", "pods", "-o", "json"))
@@ -202,7 +202,7 @@ class OfflineTests(KubectlTestCase):
         self.assertIn("name: web\n", await through.output("get", "pod", "web", "-o", "yaml"))
         self.assertIn("pods", await through.output("api-resources"))
 
-    async def test_what_cannot_be_done_is_said_in_a_sentence(self) -> None:
+    async def test_failures_name_the_cause(self) -> None:
         """Apply, delete and logs fail soon with an error that names the cause."""
         cloud, hub = await self.start()
         create_objects(cloud)

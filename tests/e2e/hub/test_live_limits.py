@@ -27,7 +27,7 @@ ALL_CONFIG_MAPS = "/api/v1/namespaces/default/configmaps"
 class LiveLimitsTests(HubTestCase):
     """Changes take effect for new requests without a restart."""
 
-    async def test_how_many_may_ask(self) -> None:
+    async def test_request_limits(self) -> None:
         """Requests and watches over a new limit get 429; existing watches stay open."""
         file = ConfigurationFile(self.directory)
         file.write("max-watches = 1000\nmax-requests-in-flight = 250\n")
@@ -48,7 +48,7 @@ class LiveLimitsTests(HubTestCase):
         await client.watch(ALL_PODS)
         self.assertFalse(standing.ended)
 
-    async def test_how_long_a_watch_without_the_cloud_lasts(self) -> None:
+    async def test_timeout_of_offline_watches(self) -> None:
         """A watch without a timeout ends within twice the new minimum."""
         file = ConfigurationFile(self.directory)
         file.write('min-request-timeout = "30m"\n')
@@ -65,7 +65,7 @@ class LiveLimitsTests(HubTestCase):
         await short.wait_for_end(10)
         self.assertFalse(long.ended)
 
-    async def test_how_large_the_cache_may_become(self) -> None:
+    async def test_cache_size(self) -> None:
         """The kubelet's data is not cached over the new limit, and completely once it is raised."""
         names = [f"large-{number}" for number in range(MAPS)]
         file = ConfigurationFile(self.directory)

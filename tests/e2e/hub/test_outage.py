@@ -72,7 +72,7 @@ class EventTests(HubTestCase):
         await self.reconnect(cloud, hub)
         await self.arrive(cloud, MANY)
 
-    async def test_what_happens_again_is_counted(self) -> None:
+    async def test_repeated_events_are_counted(self) -> None:
         """A recorder creates it again for each count; the cloud has one with the last count."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)
@@ -111,7 +111,7 @@ class EventTests(HubTestCase):
         await self.eventually(lambda: len(accepted.bodies) == 3, "the events arrive", SENT_SECONDS)
         self.assertEqual(accepted.bodies, [(PROTOBUF.encode(), event) for event in events])
 
-    async def test_an_event_that_the_cloud_refuses_does_not_hold_up_the_others(self) -> None:
+    async def test_a_rejected_event_does_not_delay_the_others(self) -> None:
         """An Event of a namespace that was deleted meanwhile is dropped."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)

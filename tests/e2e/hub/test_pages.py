@@ -48,7 +48,7 @@ class PageTests(HubTestCase):
         self.assertEqual(contents(complete), contents(online))
         self.assertEqual(contents(await self.all_pages(client, ALL_PODS, PAGE)), contents(online))
 
-    async def test_one_page_does_not_take_the_place_of_the_list(self) -> None:
+    async def test_one_page_does_not_replace_the_list(self) -> None:
         """A client that reads the first page of a complete list again still has all of it."""
         cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
@@ -58,7 +58,7 @@ class PageTests(HubTestCase):
         await self.disconnect(cloud, hub)
         self.assertEqual(len((await client.get(ALL_PODS))["items"]), MANY)
 
-    async def test_what_went_between_two_lists_in_pages_is_gone(self) -> None:
+    async def test_objects_deleted_between_paged_lists_are_removed(self) -> None:
         """The last page removes objects of the earlier list that no page has."""
         cloud, hub = await self.start_furnished()
         client = self.client(hub, "flanneld")
@@ -70,7 +70,7 @@ class PageTests(HubTestCase):
         await self.disconnect(cloud, hub)
         self.assertEqual(names(await client.get(ALL_PODS)), names(online))
 
-    async def test_a_limit_is_kept_for_every_kind(self) -> None:
+    async def test_limit_works_for_every_kind(self) -> None:
         """Services in pages of two all arrive, each once."""
         cloud, hub = await self.start()
         for number in range(5):

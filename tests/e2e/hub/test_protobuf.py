@@ -113,7 +113,7 @@ class ProtobufTests(HubTestCase):
         found = await kubelet.ask("/api/v1/namespaces/shop/pods/large")
         self.assertEqual((found.status, bytes(found.body)), (200, body("Pod", large)))
 
-    async def test_an_object_of_a_list_is_one_of_its_own(self) -> None:
+    async def test_an_object_of_a_list_can_be_read_alone(self) -> None:
         """It is in an envelope with its type."""
         cloud, hub = await self.start()
         self.create_objects(cloud)
@@ -154,7 +154,7 @@ class ProtobufTests(HubTestCase):
         for one in frames:
             self.assertIn(one, watch.body)
 
-    async def test_each_form_is_kept_for_whom_it_was(self) -> None:
+    async def test_each_encoding_is_cached_for_its_client(self) -> None:
         """A client that reads JSON does not get the protobuf of another client."""
         cloud, hub = await self.start()
         self.create_objects(cloud)
@@ -190,7 +190,7 @@ class ProtobufTests(HubTestCase):
                     message("Pod", pod), found.body, query
                 )
 
-    async def test_what_cannot_be_read_passes_and_is_not_kept(self) -> None:
+    async def test_invalid_bodies_are_forwarded_and_not_cached(self) -> None:
         """Invalid and huge bodies are forwarded; the cached data stays."""
         cloud, hub = await self.start()
         self.create_objects(cloud)

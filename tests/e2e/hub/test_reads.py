@@ -35,7 +35,7 @@ class ListTests(HubTestCase):
         )
         self.assertGreaterEqual(version(offline), max(map(version, offline["items"])))
 
-    async def test_what_a_watch_told_is_in_the_list(self) -> None:
+    async def test_watch_events_are_in_the_list(self) -> None:
         """Objects that were added, changed and deleted after the list are so offline."""
         cloud, hub = await self.start()
         for name in ("changes", "goes", "stays"):
@@ -73,7 +73,7 @@ class ListTests(HubTestCase):
         self.assertEqual(names(offline), ["old"])
         self.assertGreaterEqual(version(offline), version(deleted))
 
-    async def test_nothing_is_known_of_what_was_never_listed(self) -> None:
+    async def test_a_resource_that_was_never_listed_is_an_error(self) -> None:
         """A kubelet that has never listed its pods gets an error, not an empty list."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
@@ -117,7 +117,7 @@ class ObjectTests(HubTestCase):
         self.assertEqual(found, {**contents(listed)[1], **kind})
         self.assertEqual(await kubelet.get(f"{CONFIG_MAPS}/settings"), settings)
 
-    async def test_an_object_that_was_gone_is_gone_offline(self) -> None:
+    async def test_a_missing_object_is_missing_offline(self) -> None:
         """The hub remembers a 404 that it has forwarded."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
@@ -149,7 +149,7 @@ class ObjectTests(HubTestCase):
 class ClientTests(HubTestCase):
     """Several clients, or several views of one."""
 
-    async def test_each_client_has_what_it_has_seen(self) -> None:
+    async def test_each_client_gets_its_own_data(self) -> None:
         """Data of one program is not served to another."""
         cloud, hub = await self.start()
         cloud.add_pod("red", labels={"color": "red"})
@@ -181,7 +181,7 @@ class ClientTests(HubTestCase):
             listed = await client.get(ALL_PODS, labelSelector=selector)
             self.assertEqual(names(listed), expected, selector)
 
-    async def test_any_selector_can_be_asked_of_a_whole_list(self) -> None:
+    async def test_any_selector_applies_to_a_complete_list(self) -> None:
         """Labels, names, namespaces and nodes are evaluated locally."""
         cloud, hub = await self.start()
         cloud.add_pod("red", labels={"color": "red"})

@@ -88,7 +88,7 @@ class NodeStartTests(HubTestCase):
         await self.eventually(lambda: self.listens(hub), "the hub listens", READY_SECONDS)
         self.assertEqual(await self.request_all(hub), online)
 
-    async def test_the_cloud_is_told_nothing_twice_after_a_restart(self) -> None:
+    async def test_nothing_is_sent_twice_after_a_restart(self) -> None:
         """Once the cloud is reachable, its changes are served here."""
         cloud, hub = await self.start()
         create_objects(cloud)
@@ -106,7 +106,7 @@ class NodeStartTests(HubTestCase):
 class StopTests(HubTestCase):
     """The graceful shutdown of the hub."""
 
-    async def test_answers_end_before_the_way_to_the_cloud_does(self) -> None:
+    async def test_responses_end_before_the_upstream_connections(self) -> None:
         """New requests are refused, a write in progress is completed, and a watch ends."""
         cloud, hub = await self.start()
         client = self.client(hub)

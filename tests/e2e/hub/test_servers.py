@@ -28,7 +28,7 @@ class ServerTests(HubTestCase):
 
         await self.eventually(seen, "both servers are healthy", NOTICED_SECONDS)
 
-    async def test_requests_go_on_when_one_server_falls_silent(self) -> None:
+    async def test_requests_continue_when_one_server_is_silent(self) -> None:
         """Requests in progress are sent to the other one; the hub stays online."""
         cloud = await self.start_cloud(servers=2)
         # The other one may be slow for a second or two; this one is detected within READ_SECONDS.
@@ -48,7 +48,7 @@ class ServerTests(HubTestCase):
             self.assertEqual(found["metadata"]["labels"], changed["metadata"]["labels"])
         self.assertTrue(await hub.online())
 
-    async def test_both_servers_are_asked_in_turn(self) -> None:
+    async def test_both_servers_get_requests(self) -> None:
         """Neither gets all requests."""
         cloud = await self.start_cloud(servers=2)
         hub = await self.start_hub(cloud)
@@ -69,7 +69,7 @@ class ServerTests(HubTestCase):
         # On a busy machine one of them may be skipped for a moment.
         await self.eventually(neither_has_all, "both are asked")
 
-    async def test_the_first_server_is_preferred_where_that_is_said(self) -> None:
+    async def test_the_first_server_is_preferred_if_configured(self) -> None:
         """The second one gets only its share of renewals until the first one fails."""
         cloud = await self.start_cloud(servers=2)
         hub = await self.start_hub(cloud, "--lb-mode", "priority")

@@ -34,7 +34,7 @@ class TokenTests(HubTestCase):
         readers = {name for name, what, _ in cloud.requests if what.name == "password"}
         self.assertEqual(readers, {"system:serviceaccount:default:reader"})
 
-    async def test_a_token_that_was_accepted_has_what_it_has_seen(self) -> None:
+    async def test_an_accepted_token_gets_its_own_data(self) -> None:
         """It gets no data of other accounts."""
         cloud, hub = await self.furnished()
         reader = self.client(hub, "coredns", token=cloud.token("reader"))

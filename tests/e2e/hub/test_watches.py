@@ -20,7 +20,7 @@ ENDED_SECONDS = 2.0
 class WatchTests(HubTestCase):
     """The events of such watches, and their end."""
 
-    async def test_a_watch_without_a_list_begins_with_what_is_there(self) -> None:
+    async def test_a_watch_without_a_list_starts_with_all_objects(self) -> None:
         """Without a version, or from 0, all objects are ADDED."""
         cloud, hub = await self.start()
         for name in ("one", "two"):

@@ -13,7 +13,7 @@ MERGE = [(b"Content-Type", b"application/merge-patch+json")]
 class RefusedTests(HubTestCase):
     """Writes that need the cloud."""
 
-    async def test_nothing_is_said_to_be_written_that_is_not(self) -> None:
+    async def test_writes_fail_offline(self) -> None:
         """Create, update, patch and delete get 503 with Retry-After, and change nothing."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
@@ -45,7 +45,7 @@ class RefusedTests(HubTestCase):
         self.assertEqual(await kubelet.get(f"{CONFIG_MAPS}/settings"), settings)
         self.assertEqual(await kubelet.get(f"{PODS}/web"), pod)
 
-    async def test_a_command_on_the_node_is_told_why(self) -> None:
+    async def test_a_command_on_the_node_gets_the_reason(self) -> None:
         """Exec, logs and port-forward fail at once with the reason."""
         cloud, hub = await self.start()
         cloud.add_pod("web")
@@ -81,7 +81,7 @@ class KubeletTests(HubTestCase):
             kubelet.expect(await kubelet.ask(LEASE, "PUT", body), 200, "the renewal")
             await self.disconnect(cloud, hub)
 
-    async def test_a_node_that_starts_offline_is_there_already(self) -> None:
+    async def test_a_node_that_starts_offline_exists_already(self) -> None:
         """A kubelet that registers its node gets a conflict, and reads the Node."""
         cloud, hub = await self.start()
         kubelet = self.client(hub)

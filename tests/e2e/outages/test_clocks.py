@@ -104,7 +104,7 @@ class ClockTests(LeakTestCase):
         print(f"\nsilence was noticed after {reactor.seconds() - cut:.1f} s", end="")
         self.proxy.start()
 
-    async def test_timers_and_streams_take_no_notice(self) -> None:
+    async def test_timers_and_streams_are_unaffected(self) -> None:
         """Clocks that jump by an hour, at either end, do not affect timers and streams.
 
         A pending dial keeps waiting when the clock is advanced; silence after it was set back is
@@ -156,7 +156,7 @@ class ClockTests(LeakTestCase):
         (await self.dial()).drop()
         self.assertEqual(Path(agent.state, "node.pem").read_bytes(), node)
 
-    async def test_certificates_do(self) -> None:
+    async def test_certificates_are_affected(self) -> None:
         """Streams continue, but a new connection fails until the clock is right again."""
         idle = await self.dial()
         for number, (seconds, complaint) in enumerate(WRONG):

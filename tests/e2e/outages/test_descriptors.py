@@ -106,7 +106,7 @@ class DescriptorTests(LeakTestCase):
         peer.drop()
         return peer.when_lost()
 
-    async def test_a_server_without_descriptors_serves_who_is_there_and_recovers(self) -> None:
+    async def test_a_server_without_descriptors_serves_existing_callers_and_recovers(self) -> None:
         """New callers are closed at once while descriptors are missing, existing ones are served.
 
         They get no response, which would need a descriptor. The server does not spin, and recovers.

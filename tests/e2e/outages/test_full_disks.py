@@ -70,7 +70,7 @@ class FullDiskTests(LeakTestCase):
         client.drop()
         await client.when_lost()
 
-    async def test_traffic_goes_on_without_an_audit_log(self) -> None:
+    async def test_traffic_continues_without_an_audit_log(self) -> None:
         """A full disk of the audit log loses its lines, which are counted, and nothing else."""
         path = os.path.join(self.mount_point, "audit.json")
         echo = self.listen(Echo)
@@ -105,7 +105,7 @@ class FullDiskTests(LeakTestCase):
         self.assertEqual({json.loads(entry)["kind"] for entry in entries}, {"connect"})
         self.assertIn(path, server.log)
 
-    async def test_an_agent_without_room_says_so_and_keeps_no_half_of_a_key(self) -> None:
+    async def test_an_agent_on_a_full_disk_reports_it_and_stores_no_partial_key(self) -> None:
         """It exits and names the fix; restarted with free space, it enrols."""
         tunnel = self.make_tunnel()
         tunnel.server.start()

@@ -214,7 +214,7 @@ class DrainingKillTests(KillTestCase):
         await stream.round_trip()
         return stream
 
-    async def test_the_one_that_leaves(self) -> None:
+    async def test_the_draining_program(self) -> None:
         """The stream ends, the other end keeps nothing, and a new process is used at once."""
         for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
             before = (await resource_counts(staying)).descriptors
@@ -225,7 +225,7 @@ class DrainingKillTests(KillTestCase):
             await self.start_again(leaving)
             await self.assert_released(staying, before)
 
-    async def test_the_one_that_stays(self) -> None:
+    async def test_the_other_program(self) -> None:
         """The draining program has nothing to wait for any more, and exits."""
         for leaving, staying in ((self.agent, self.server), (self.server, self.agent)):
             stream = await self.start_drain(leaving)

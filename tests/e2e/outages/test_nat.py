@@ -145,11 +145,11 @@ class LossTests(SiteTestCase):
     Transfers are complete, and no session ends.
     """
 
-    async def test_all_bytes_arrive_once_and_echoes_go_on(self) -> None:
+    async def test_all_bytes_arrive_once_and_echoes_continue(self) -> None:
         """With five percent loss, a concurrent echo gets its responses."""
         await self.echoes_at_a_loss_of(0.05)
 
-    async def test_few_losses_do_not_hold_up_an_echo(self) -> None:
+    async def test_few_losses_do_not_delay_an_echo(self) -> None:
         """With one percent loss, it gets them in time.
 
         The kernels' share of the delay is small here (`MIN_RTO`). With more loss it is larger:
@@ -235,7 +235,7 @@ class LargePacketTests(SiteTestCase):
         await client.when_lost()
         return True
 
-    async def test_transfers_go_on_with_smaller_packets(self) -> None:
+    async def test_transfers_continue_with_smaller_packets(self) -> None:
         """If the kernels probe the path MTU, transfers are complete, and no session ends."""
         for machine in ("cloud", "edge-1"):
             with self.network.inside(machine):

@@ -112,7 +112,7 @@ class PortInUse:
             f"a line of the log says {words}",
         )
 
-    async def test_node_port_that_is_taken(self) -> None:
+    async def test_node_port_in_use(self) -> None:
         """If another process listens there, its clients stay with it, every other portal is served,
         and so is this one when it is free. The same holds with the longest names, of Services and
         ports that differ in the last character only; their rules need no repair.

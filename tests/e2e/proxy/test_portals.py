@@ -307,7 +307,7 @@ class Portals:
 class UserModePortals(Portals):
     """The same with sockets of the proxy."""
 
-    async def test_ways_out_by_address(self) -> None:
+    async def test_routes_by_source_address(self) -> None:
         """A node with several routes that depend on the source address replies by the one on which
         clients of node ports arrive, also if a link to a pod has no address.
         """

@@ -98,7 +98,7 @@ class Retry:
             print(f"; then: {latencies(then)}", end="")
             await self.left_out(version, then)
 
-    async def test_endpoint_comes_back(self) -> None:
+    async def test_ejected_endpoint_returns(self) -> None:
         """An ejected endpoint gets connections again some time after it is back."""
         await self.start_cloud()
         self.serve(ALIVE)
@@ -112,7 +112,7 @@ class Retry:
         for host in hosts:
             await self.eventually_by([ALIVE, REFUSING], host, seconds=40)
 
-    async def test_endpoint_ends_amid_many_connections(self) -> None:
+    async def test_endpoint_ends_with_many_connections(self) -> None:
         """Only its own connections break; those of an endpoint that gets no new ones continue."""
         await self.start_cloud()
         self.serve(*REMOTE)

@@ -20,7 +20,7 @@ RECORDS = "yurt-tunnel-nodes"
 class DnsTests(SteeringTestCase):
     """``--enable-dns-controller``; the test acts as CoreDNS and as kube-proxy."""
 
-    async def test_names_lead_to_the_tunnel(self) -> None:
+    async def test_names_resolve_to_the_tunnel(self) -> None:
         """Kubelets of edge nodes are reached through the Service, those of the cloud directly;
         other ports follow the ConfigMap, and pods that connect to the Service are served, too.
         """

@@ -26,14 +26,14 @@ SETS = ["YURTTUNNEL-EDGE4", "YURTTUNNEL-EDGE6"]
 class MatchTests(SteeringTestCase):
     """Each method of matching connections, with each of the kernel's firewalls."""
 
-    async def test_ways_with_nft(self) -> None:
+    async def test_matches_with_nft(self) -> None:
         """Connections to edge nodes use the tunnel, those to cloud nodes do not.
 
         Rules match a set of edge addresses, or the port only.
         """
         await self.use("nft")
 
-    async def test_ways_with_legacy(self) -> None:
+    async def test_matches_with_legacy(self) -> None:
         """The same on a machine that uses legacy iptables."""
         await self.use("legacy")
 

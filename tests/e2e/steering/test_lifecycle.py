@@ -47,7 +47,7 @@ COMMIT
 class LifeCycleTests(SteeringTestCase):
     """Clean and unclean starts and ends of the server."""
 
-    async def test_killed_and_started_again(self) -> None:
+    async def test_killed_and_restarted(self) -> None:
         """After kill -9 the rules remain, and the next server corrects them with its first sync,
         whatever their state; the cleanup removes them all, and changes no other rules.
         """

@@ -26,14 +26,14 @@ class NodeProxyTestCase(ApiTestCase):
         self.store.create(NODES, None, node(port=10350))
         self.create()
 
-    def ask(self, method, path, *, fields=(), body=None):
+    def request_node(self, method, path, *, fields=(), body=None):
         """Send a request."""
         client = Client(self)
         client.send(method, path, body, fields=fields)
         return client
 
     @property
-    def asked(self):
+    def node_request(self):
         """Return the request on the newest connection to a node."""
         return read_request([self.origins[-1].sent]).head
 
@@ -44,12 +44,12 @@ class NodeProxyTestCase(ApiTestCase):
 
     def target(self, method, path, fields=()):
         """Send a request, and return the request that the node gets."""
-        self.ask(method, path, fields=fields)
-        return self.asked.target.decode()
+        self.request_node(method, path, fields=fields)
+        return self.node_request.target.decode()
 
     def refused(self, method, path, fields=()):
         """Send a request that reaches no node, and return the message of the error."""
-        client = self.ask(method, path, fields=fields)
+        client = self.request_node(method, path, fields=fields)
         status, _, body = client.response(method)
         self.assertEqual([], self.dialed)
         self.assertEqual(400, status, body)
@@ -61,12 +61,12 @@ class LogTests(NodeProxyTestCase):
 
     def test_relayed(self):
         """The request is sent to the node by its name, and the response is relayed."""
-        client = self.ask("GET", f"{WEB}/log", fields=["X-Any: 1"])
+        client = self.request_node("GET", f"{WEB}/log", fields=["X-Any: 1"])
         self.assertEqual([("edge-1", 10350)], self.dialed)
-        self.assertEqual(b"/containerLogs/default/web/main", self.asked.target)
-        self.assertEqual([b"edge-1:10350"], self.asked.values(b"host"))
-        self.assertEqual([b"1"], self.asked.values(b"x-any"))
-        self.assertEqual([], self.asked.values(b"authorization"))
+        self.assertEqual(b"/containerLogs/default/web/main", self.node_request.target)
+        self.assertEqual([b"edge-1:10350"], self.node_request.values(b"host"))
+        self.assertEqual([b"1"], self.node_request.values(b"x-any"))
+        self.assertEqual([], self.node_request.values(b"authorization"))
         self.answer(client, b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello")
         self.assertEqual((200, b"hello"), client.response()[::2])
 
@@ -89,9 +89,9 @@ class LogTests(NodeProxyTestCase):
             self.assertEqual((422, "Invalid"), (status, answer["reason"]))
             self.assertIn("must be greater than", answer["message"])
         self.refused("GET", f"{WEB}/log?tailLines=x")
-        least = "sinceSeconds=1&tailLines=0&limitBytes=1"
-        expected = f"/containerLogs/default/web/main?{least}"
-        self.assertEqual(expected, self.target("GET", f"{WEB}/log?{least}"))
+        lowest = "sinceSeconds=1&tailLines=0&limitBytes=1"
+        expected = f"/containerLogs/default/web/main?{lowest}"
+        self.assertEqual(expected, self.target("GET", f"{WEB}/log?{lowest}"))
 
     def test_errors_of_the_node(self):
         """Plain-text errors of a node become a Status."""
@@ -101,7 +101,7 @@ class LogTests(NodeProxyTestCase):
             (500, 500, "InternalError", "Internal error occurred: not yet"),
             (503, 503, "", "not yet"),
         ):
-            client = self.ask("GET", f"{WEB}/log")
+            client = self.request_node("GET", f"{WEB}/log")
             self.answer(client, b"HTTP/1.1 %d X\r\nContent-Length: 8\r\n\r\nnot yet\n" % status)
             found, _, body = client.response()
             self.assert_error((found, json.loads(body)), expected, reason, message)
@@ -109,7 +109,7 @@ class LogTests(NodeProxyTestCase):
     def test_status_of_the_tunnel(self):
         """The message of a Status from the tunnel is passed on."""
         told = json.dumps({"kind": "Status", "message": "no agent is connected"}).encode()
-        client = self.ask("GET", f"{WEB}/log")
+        client = self.request_node("GET", f"{WEB}/log")
         head = b"HTTP/1.1 503 X\r\nContent-Length: %d\r\n\r\n" % len(told)
         self.answer(client, head + told)
         _, _, body = client.response()
@@ -117,7 +117,7 @@ class LogTests(NodeProxyTestCase):
 
     def test_long_error(self):
         """Only the beginning of a long error is kept."""
-        client = self.ask("GET", f"{WEB}/log")
+        client = self.request_node("GET", f"{WEB}/log")
         head = b"HTTP/1.1 400 X\r\nContent-Length: 200000\r\n\r\n"
         self.answer(client, head + b"x" * 100_000)
         self.answer(client, b"y" * 100_000)
@@ -127,7 +127,7 @@ class LogTests(NodeProxyTestCase):
     def test_no_node_yet(self):
         """The log of a pod without a node is empty, without an error."""
         self.create(pod("waiting", nodeSelector={"disk": "ssd"}))
-        client = self.ask("GET", f"{PODS_PATH}/waiting/log")
+        client = self.request_node("GET", f"{PODS_PATH}/waiting/log")
         self.assertEqual((204, b""), client.response()[::2])
 
     def test_missing_pod(self):
@@ -186,12 +186,12 @@ class StreamTests(NodeProxyTestCase):
         ):
             for method in ("GET", "POST"):
                 self.assertEqual(expected, self.target(method, f"{WEB}/{path}", UPGRADE))
-                self.assertEqual([b"SPDY/3.1"], self.asked.values(b"upgrade"))
+                self.assertEqual([b"SPDY/3.1"], self.node_request.values(b"upgrade"))
                 self.assertEqual(("edge-1", 10350), self.dialed[-1])
 
     def test_upgraded(self):
         """After the upgrade, bytes are relayed unchanged in both directions."""
-        client = self.ask("POST", f"{WEB}/portforward", fields=UPGRADE)
+        client = self.request_node("POST", f"{WEB}/portforward", fields=UPGRADE)
         self.answer(
             client,
             b"HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\n"
@@ -206,7 +206,7 @@ class StreamTests(NodeProxyTestCase):
 
     def test_refused_upgrade(self):
         """A refused upgrade is relayed unchanged."""
-        client = self.ask("POST", f"{WEB}/portforward", fields=UPGRADE)
+        client = self.request_node("POST", f"{WEB}/portforward", fields=UPGRADE)
         self.answer(client, b"HTTP/1.1 403 Forbidden\r\nContent-Length: 2\r\n\r\nno")
         self.assertEqual((403, b"no"), client.response("POST")[::2])
 
@@ -229,7 +229,7 @@ class StreamTests(NodeProxyTestCase):
             message = self.refused("POST", f"{PODS_PATH}/waiting/{path}", UPGRADE)
             self.assertEqual("pod waiting does not have a host assigned", message)
 
-    def test_node_has_gone(self):
+    def test_deleted_node(self):
         """If the node of a pod does not exist any more, the error names the node."""
         self.store.remove(NODES, None, "edge-1")
         answer = self.call("GET", f"{WEB}/log")
@@ -251,12 +251,12 @@ class NodeTests(NodeProxyTestCase):
         ):
             self.assertEqual(expected, self.target("GET", f"/api/v1/nodes/{path}"), path)
             self.assertEqual(("edge-1", port), self.dialed[-1])
-            self.assertEqual([b"edge-1:%d" % port], self.asked.values(b"host"))
+            self.assertEqual([b"edge-1:%d" % port], self.node_request.values(b"host"))
 
     def test_bodies(self):
         """All methods are relayed with their bodies."""
         for method in ("POST", "PUT", "PATCH", "DELETE"):
-            self.ask(method, "/api/v1/nodes/edge-1/proxy/x", body=b"data")
+            self.request_node(method, "/api/v1/nodes/edge-1/proxy/x", body=b"data")
             self.assertTrue(self.origins[-1].sent.startswith(method.encode() + b" /x "))
             self.assertTrue(self.origins[-1].sent.endswith(b"data"))
 
@@ -291,10 +291,10 @@ class UnreachableTests(NodeProxyTestCase):
         """Fail."""
         acquired.errback(Failure(ConnectionRefusedError()))
 
-    def test_told(self):
+    def test_unreachable_node(self):
         """The error names the unreachable node and the reason."""
         fields = ["Accept: application/json"]
-        client = self.ask("GET", f"{WEB}/log", fields=fields)
+        client = self.request_node("GET", f"{WEB}/log", fields=fields)
         status, _, body = client.response()
         answer = json.loads(body)
         self.assertEqual((500, "InternalError"), (status, answer["reason"]))

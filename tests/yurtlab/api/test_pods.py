@@ -292,7 +292,7 @@ class SchedulerTests(ApiTestCase):
     def test_taints(self):
         """A pod is bound only to a node whose taints it tolerates."""
         key, no = {"key": "k"}, {"effect": "NoSchedule"}
-        for number, (taint, toleration, taken) in enumerate(
+        for number, (taint, toleration, accepted) in enumerate(
             (
                 (key | no, None, False),
                 (key | {"effect": "NoExecute"}, None, False),
@@ -310,13 +310,15 @@ class SchedulerTests(ApiTestCase):
             self.taint(**taint)
             self.create(pod(f"p{number}", tolerations=[toleration] if toleration else []))
             found = self.node_of(f"p{number}") is not None
-            self.assertEqual(taken, found, (taint, toleration))
+            self.assertEqual(accepted, found, (taint, toleration))
             self.call("DELETE", f"{PODS_PATH}/p{number}", {"gracePeriodSeconds": 0})
 
     def events(self):
         """Return the events of pods without a node, oldest first."""
-        told = sorted(self.store.list(EVENTS), key=lambda one: one["metadata"]["resourceVersion"])
-        return [one["message"] for one in told if one["reason"] == "FailedScheduling"]
+        events_in_order = sorted(
+            self.store.list(EVENTS), key=lambda one: one["metadata"]["resourceVersion"]
+        )
+        return [one["message"] for one in events_in_order if one["reason"] == "FailedScheduling"]
 
     def test_why(self):
         """The reason why a pod cannot be scheduled is in its status and in one event."""

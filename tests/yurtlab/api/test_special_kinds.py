@@ -114,7 +114,7 @@ class ServiceTests(ApiTestCase):
         self.assertEqual(ports, after["spec"]["ports"])
 
 
-class WholeListTests(ApiTestCase):
+class CompleteListTests(ApiTestCase):
     """Lists."""
 
     def test_whole(self):
@@ -129,7 +129,7 @@ class WholeListTests(ApiTestCase):
 class DemonstrationTests(ApiTestCase):
     """Requests that the quickstart does not support are rejected with an alternative."""
 
-    def test_what_makes_pods(self):
+    def test_workloads(self):
         """Workloads that would never run are rejected; they can be listed."""
         for kind in sorted(MAKE_PODS, key=lambda kind: kind.kind):
             path = f"/apis/{kind.group}/v1/namespaces/default/{kind.plural}"
@@ -149,7 +149,7 @@ class DemonstrationTests(ApiTestCase):
                 self.assert_error(answer, 405, "MethodNotAllowed", text)
             self.assertEqual([], self.call("GET", path)[1]["items"])
 
-    def test_ways_to_pods(self):
+    def test_proxies_to_pods(self):
         """Proxies to pods and ephemeral containers are rejected."""
         self.create()
         for path, word in (

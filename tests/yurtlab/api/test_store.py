@@ -185,11 +185,11 @@ class ReplaceTests(StoreTestCase):
     def test_no_change(self):
         """Writing an unchanged object makes no new version and notifies nobody."""
         made = self.create(data={"k": "v"})
-        told = []
-        self.store.follow(CONFIG_MAPS, told.append)
+        recorded = []
+        self.store.follow(CONFIG_MAPS, recorded.append)
         again = self.store.replace(CONFIG_MAPS, "default", "a", named(data={"k": "v"}))
         self.assertEqual(made, again)
-        self.assertEqual([], told)
+        self.assertEqual([], recorded)
 
     def test_dry_run(self):
         """A dry run returns the result and changes nothing."""
@@ -260,16 +260,16 @@ class WatchTests(StoreTestCase):
     def setUp(self):
         """Record notifications."""
         super().setUp()
-        self.told = []
+        self.recorded = []
 
-    def keep(self, change, one):
+    def record(self, change, one):
         """Record a change."""
-        self.told.append((change, one["metadata"]["name"]))
+        self.recorded.append((change, one["metadata"]["name"]))
 
     def test_begins_with_what_is_there(self):
         """A watcher gets all existing objects first, then changes, until it is stopped."""
         self.create("a")
-        stop = self.store.watch(CONFIG_MAPS, self.keep)
+        stop = self.store.watch(CONFIG_MAPS, self.record)
         self.create("b")
         self.create("n", NODES, None)
         self.store.replace(CONFIG_MAPS, "default", "a", named("a", data={"k": "v"}))
@@ -278,7 +278,7 @@ class WatchTests(StoreTestCase):
         stop()
         self.create("c")
         self.assertEqual(
-            [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")], self.told
+            [("ADDED", "a"), ("ADDED", "b"), ("MODIFIED", "a"), ("DELETED", "b")], self.recorded
         )
 
     def test_changes_by_a_watcher(self):
@@ -289,21 +289,21 @@ class WatchTests(StoreTestCase):
                 self.store.replace(CONFIG_MAPS, "default", "a", {**one, "data": {"seen": "yes"}})
 
         self.store.watch(CONFIG_MAPS, answer)
-        self.store.watch(CONFIG_MAPS, self.keep)
+        self.store.watch(CONFIG_MAPS, self.record)
         self.create("a")
-        self.assertEqual([("ADDED", "a"), ("MODIFIED", "a")], self.told)
+        self.assertEqual([("ADDED", "a"), ("MODIFIED", "a")], self.recorded)
 
-    def test_changes_while_the_first_are_told(self):
+    def test_changes_during_the_initial_events(self):
         """A watcher that changes objects during the initial events is notified of that change."""
         self.create("a")
 
         def answer(change, one):
-            self.keep(change, one)
+            self.record(change, one)
             if change == "ADDED":
                 self.store.remove(CONFIG_MAPS, "default", "a")
 
         self.store.watch(CONFIG_MAPS, answer)
-        self.assertEqual([("ADDED", "a"), ("DELETED", "a")], self.told)
+        self.assertEqual([("ADDED", "a"), ("DELETED", "a")], self.recorded)
 
     def test_a_watcher_that_begins_in_between(self):
         """A watcher that starts during a notification gets each object once."""
@@ -311,18 +311,18 @@ class WatchTests(StoreTestCase):
         def begin(change, one):
             if one["metadata"]["name"] == "a" and change == "ADDED":
                 self.create("b")
-                self.store.watch(CONFIG_MAPS, self.keep)
+                self.store.watch(CONFIG_MAPS, self.record)
 
         self.store.watch(CONFIG_MAPS, begin)
         self.create("a")
-        self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.told)
+        self.assertEqual([("ADDED", "a"), ("ADDED", "b")], self.recorded)
 
     def test_failing_watcher(self):
         """An exception in one watcher is logged, and the others are notified."""
         self.store.follow(CONFIG_MAPS, lambda event: 1 / 0)
-        self.store.watch(CONFIG_MAPS, self.keep)
+        self.store.watch(CONFIG_MAPS, self.record)
         self.create("a")
-        self.assertEqual([("ADDED", "a")], self.told)
+        self.assertEqual([("ADDED", "a")], self.recorded)
         self.assertEqual(1, len(self.flushLoggedErrors(ZeroDivisionError)))
 
     def test_since_a_version(self):

@@ -79,17 +79,17 @@ class ContainerLogTests(SynchronousTestCase):
         self.assertNotIn(b" F 15 ", kept)
         self.assertLess(len(kept), 400)
 
-    def test_told(self):
+    def test_notifications(self):
         """Readers are notified of each addition and of the end, until they stop."""
-        told = []
-        stop = self.log.on_change(lambda: told.append("one"))
-        self.log.on_change(lambda: told.append("other"))
+        notifications = []
+        stop = self.log.on_change(lambda: notifications.append("one"))
+        self.log.on_change(lambda: notifications.append("other"))
         self.log.write("stdout", b"a\n")
         stop()
         stop()
         self.log.close()
         self.log.close()
-        self.assertEqual(told, ["one", "other", "other"])
+        self.assertEqual(notifications, ["one", "other", "other"])
         self.assertTrue(self.log.ended)
 
     def test_after_the_end(self):

@@ -52,7 +52,7 @@ class MirrorTests(SynchronousTestCase):
         )
         self.assertIsNone(self.own(local.PODS, "other", "default"))
 
-    def test_what_pods_read(self):
+    def test_configuration_of_pods(self):
         """The node gets configuration, its changes and its deletion."""
         metadata = {"name": "settings", "namespace": "default"}
         self.api.put(remote.CONFIG_MAPS, {"metadata": metadata, "data": {"a": "1"}})
@@ -111,10 +111,10 @@ class MirrorTests(SynchronousTestCase):
         self.assertEqual(
             (found["metadata"]["labels"], found["status"]), ({"a": "b"}, {"phase": "y"})
         )
-        told = self.api.look(remote.LEASES, "edge-1", "kube-node-lease")
-        self.assertEqual(told["spec"], {"renewTime": "2"})
+        reported = self.api.look(remote.LEASES, "edge-1", "kube-node-lease")
+        self.assertEqual(reported["spec"], {"renewTime": "2"})
 
-    def test_a_node_that_is_known(self):
+    def test_registered_node(self):
         """If the node is registered already, only its status is replaced."""
         known = self.api.put(remote.NODES, {"metadata": {"name": "edge-1", "labels": {"c": "d"}}})
         self.store.adopt(local.NODES, {**known, "status": {"phase": "x"}})

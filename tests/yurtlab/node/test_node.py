@@ -89,7 +89,7 @@ class NodeTests(TestCase):
         self.assertEqual(ready["lastTransitionTime"], "then")
         self.assertNotEqual(ready["lastHeartbeatTime"], "then")
 
-    def test_registered_again(self):
+    def test_reregistered(self):
         """A node that was deleted registers again at once; other nodes do not return."""
         self.store.create(NODES, None, {"metadata": {"name": "edge-2"}})
         before = self.store.get(NODES, None, "edge-1")["metadata"]["uid"]

@@ -273,7 +273,7 @@ class RunTests(TestCase):
         self.assertEqual((end["exitCode"], end["reason"]), (128, "StartError"))
         self.assertIn("executable file not found in $PATH", end["message"])
 
-    async def test_what_is_left_behind(self):
+    async def test_leftover_processes(self):
         """A container ends with its main process: remaining processes are killed."""
         script = (
             "setsid sleep 1000 & echo $!; (trap '' TERM HUP; sleep 1000) & echo $!;"
@@ -285,7 +285,7 @@ class RunTests(TestCase):
         self.assertEqual(len(pids), 3)
         await until(lambda: not any(map(is_running, pids)), "they have ended")
 
-    async def test_output_with_what_is_left(self):
+    async def test_output_with_leftovers(self):
         """All output of a process is in its log when its end is reported."""
         pod = self.world.pod(
             container("head -c 200000 /dev/zero | tr '\\0' x; echo; echo end"),
@@ -546,7 +546,7 @@ class EndTests(TestCase):
         self.assertEqual(list(self.world.directory.iterdir()), [])
         self.assertEqual(self.world.removed, [pod])
 
-    async def test_stubborn(self):
+    async def test_ignored_sigterm(self):
         """A pod that ignores SIGTERM is killed after its grace period, and exists until then."""
         pod = self.world.pod(container("trap '' TERM; echo up; while :; do sleep 1; done"))
         await self.world.until_phase("Running")
@@ -576,7 +576,7 @@ class EndTests(TestCase):
         await self.world.reactor.until(self.gone, "it is removed")
         self.assertEqual(self.world.reactor.getDelayedCalls(), [])
 
-    async def test_forgotten(self):
+    async def test_removed_by_force(self):
         """A pod removed from the store by force is killed at once, without a warning."""
         pod = self.world.pod(container("trap '' TERM; echo up; sleep 1000"))
         await self.world.until_phase("Running")

@@ -437,7 +437,7 @@ class EndTests(SPDYCase):
 class HostileTests(SPDYCase):
     """Protocol errors end the connection, and the session is notified."""
 
-    def given_up(self, *frames):
+    def rejected(self, *frames):
         """Send frames that end the connection."""
         self.start()
         self.frames()
@@ -450,22 +450,22 @@ class HostileTests(SPDYCase):
 
     def test_bad_frame(self):
         """An invalid frame."""
-        self.given_up(control(6, bytes(4), version=2))
+        self.rejected(control(6, bytes(4), version=2))
 
     def test_bad_zlib(self):
         """Headers that cannot be decompressed."""
-        self.given_up(control(1, bytes((0, 0, 0, 9)) + b"\xff" * 30))
+        self.rejected(control(1, bytes((0, 0, 0, 9)) + b"\xff" * 30))
 
     def test_stream_ids(self):
         """An even stream ID, a used one, or a lower one."""
         for stream_id in (2, 7, 1):
-            self.given_up(SPDYCodec().syn_stream({}, stream_id=stream_id))
+            self.rejected(SPDYCodec().syn_stream({}, stream_id=stream_id))
 
     def test_unknown_streams(self):
         """Data, a reset or headers for a stream that was never opened."""
         for stream_id in (2, 9):
-            self.given_up(data(stream_id, b"x"))
-            self.given_up(reset(stream_id))
+            self.rejected(data(stream_id, b"x"))
+            self.rejected(reset(stream_id))
 
     @given(st.binary(max_size=200))
     def test_noise(self, noise):
@@ -483,7 +483,7 @@ class HostileTests(SPDYCase):
 
     def test_nothing_after_the_end(self):
         """Data of the same read after an invalid frame is not parsed."""
-        self.given_up(data(9, b""), data(STDIN, b"x"))
+        self.rejected(data(9, b""), data(STDIN, b"x"))
 
     def test_never_closes(self):
         """After an error, a client that does not read the response is aborted in time."""

@@ -348,7 +348,7 @@ class EndTests(WebSocketCase):
 class HostileTests(WebSocketCase):
     """Violations of RFC 6455 close the connection with the specified code."""
 
-    def given_up(self, raw, code=1002):
+    def rejected(self, raw, code=1002):
         """Send bytes that are answered with a close."""
         self.started()
         self.connection.receive(raw)
@@ -360,29 +360,29 @@ class HostileTests(WebSocketCase):
 
     def test_unmasked(self):
         """Frames must be masked."""
-        self.given_up(b"\x82\x02\0x")
+        self.rejected(b"\x82\x02\0x")
 
     def test_reserved(self):
         """Reserved bits and opcodes must not be used."""
-        self.given_up(b"\xc2\x80\0\0\0\0")
-        self.given_up(b"\x83\x80\0\0\0\0")
+        self.rejected(b"\xc2\x80\0\0\0\0")
+        self.rejected(b"\x83\x80\0\0\0\0")
 
     def test_control_frames(self):
         """Control frames must be short and not fragmented."""
-        self.given_up(b"\x89\xfe\x00\x7e\0\0\0\0")
-        self.given_up(b"\x09\x80\0\0\0\0")
+        self.rejected(b"\x89\xfe\x00\x7e\0\0\0\0")
+        self.rejected(b"\x09\x80\0\0\0\0")
 
     def test_continuation(self):
         """A continuation frame must follow an unfinished message."""
-        self.given_up(b"\x80\x80\0\0\0\0")
+        self.rejected(b"\x80\x80\0\0\0\0")
 
     def test_bad_text(self):
         """Text must be UTF-8."""
-        self.given_up(b"\x81\x82\0\0\0\0\0\xff", 1007)
+        self.rejected(b"\x81\x82\0\0\0\0\0\xff", 1007)
 
     def test_nothing_after_the_end(self):
         """Data after an error or a close is not parsed."""
-        self.given_up(b"\x82\x02\0x" + WebSocketCodec().message(b"\0x"))
+        self.rejected(b"\x82\x02\0x" + WebSocketCodec().message(b"\0x"))
         self.started()
         self.connection.receive(self.codec.close() + b"\x82\x82\0\0\0\0\0x")
         self.assertEqual(["ready"], self.session.events)

@@ -55,7 +55,7 @@ class LoadTests(LeakTestCase):
         self.sink = self.listen(Sink)
         self.responder = self.listen(Sink)
 
-    async def test_forwards_come_and_go_under_load(self) -> None:
+    async def test_forwards_are_added_and_removed_under_load(self) -> None:
         """Adding and removing forwards, and a broken file, lose nothing and slow nothing down."""
         standing = free_ports.take()
         self.write(standing)

@@ -37,7 +37,7 @@ class SilenceTests(SiteTestCase):
     # The streams must survive the detection time of the node without streams.
     server_extra = ("--resume-window", RESUME_WINDOW)
 
-    async def test_silence_is_noticed_on_both_sides_and_streams_go_on_after_it(self) -> None:
+    async def test_silence_is_detected_on_both_sides_and_streams_continue(self) -> None:
         """In each case dials fail with a reason, and no stream is lost."""
         agents = {
             machine: self.make_agent(machine, "--resume-window", RESUME_WINDOW) for machine in NODES

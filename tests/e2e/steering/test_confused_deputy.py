@@ -19,10 +19,10 @@ HERE = ("edge-1", "edge-2")
 READ_ONLY = 10255
 
 
-class DeputyTests(SteeringTestCase):
+class ConfusedDeputyTests(SteeringTestCase):
     """Firewall rules redirect to a server with two edge nodes."""
 
-    async def test_where_the_packet_was_going(self) -> None:
+    async def test_original_destination_decides(self) -> None:
         """A request reaches the node and port of its original destination, or is rejected, whatever
         it contains, in both families, with TLS and without.
         """

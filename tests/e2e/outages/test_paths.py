@@ -134,7 +134,7 @@ class Paced(Source):
         super().connectionLost(reason)
 
 
-class Way:
+class TunnelPath:
     """The interface of each path, and the tests for all of them."""
 
     network: Sites
@@ -463,7 +463,7 @@ class Way:
             return None
 
 
-class SiteWay(Way):
+class SitePath(TunnelPath):
     """By CONNECT; a mixin for the test case of a site."""
 
     server_extra = ("--drain-timeout", DRAIN)
@@ -487,17 +487,17 @@ class SiteWay(Way):
         return peer
 
 
-class PlainTests(SiteWay, SiteTestCase):
+class PlainTests(SitePath, SiteTestCase):
     """Over IPv4."""
 
 
-class IPv6Tests(SiteWay, SiteTestCase):
+class IPv6Tests(SitePath, SiteTestCase):
     """The same, over IPv6."""
 
     version = 6
 
 
-class PassThroughTests(Way, SteeringTestCase):
+class PassThroughTests(TunnelPath, SteeringTestCase):
     """Connections to addresses of nodes, which firewall rules redirect to ``--passthrough-port``.
 
     Every second target is reached by the node's IPv6 address.

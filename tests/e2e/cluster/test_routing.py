@@ -28,7 +28,7 @@ OTHER_PORT = 10251
 """Where the second kubelet of an address listens."""
 
 
-class WayTests(ClusterTestCase):
+class RoutingTests(ClusterTestCase):
     """Requests reach their node."""
 
     async def indirect_cluster(self) -> World:
