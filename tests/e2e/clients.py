@@ -110,7 +110,7 @@ class Peer(Protocol):
 class Payload:
     """``size`` bytes in which no two chunks are equal, so that every mix-up is detected.
 
-    A ``size`` of `None` means unlimited. ``digest`` is the SHA-256 of the bytes taken so far.
+    A ``size`` of `None` means unlimited. ``digest`` is the SHA-256 of the bytes returned so far.
     """
 
     _block = os.urandom(CHUNK)
@@ -141,7 +141,7 @@ class Payload:
 
     @property
     def digest(self) -> str:
-        """Return the SHA-256 of everything taken so far, in hexadecimal."""
+        """Return the SHA-256 of everything returned so far, in hexadecimal."""
         return self._hash.hexdigest() if self._hash is not None else ""
 
 

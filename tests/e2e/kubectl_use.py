@@ -19,7 +19,7 @@ COPIED = 50 * MEBIBYTE
 
 
 class KubectlTestCase(EndToEndTestCase):
-    """A test case that uses kubectl, wherever it leads."""
+    """A test case that uses kubectl, with any API."""
 
     def start_kubectl(self, kubectl: Kubectl, *arguments: str, **options) -> Running:
         """Start a kubectl, which ends with the test at the latest."""

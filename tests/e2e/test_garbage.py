@@ -53,7 +53,7 @@ class GarbageTests(HostileTestCase):
                 try:
                     peer = await connect_directly(door, RequestClient(text, finish=True))
                 except ConnectError:
-                    # The forward leads nowhere: its reset may come before the client knows
+                    # The forward has no destination: its reset may arrive before the client knows
                     # that it is connected.
                     self.assertIs(door, frontends[-1])
                     continue

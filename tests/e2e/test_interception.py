@@ -93,7 +93,7 @@ class CallerTests(InterceptionTestCase):
             out, errors, status = await self.curl(*trust, *shown, *self.through(secure))
             self.assertEqual(out, b"", why)
             self.assertIn(status, (35, 56), f"{why}: {errors}")
-        # The operator is told, of one address once in a while only.
+        # It is logged for the operator, with a rate limit for each address.
         self.assertIn("is refused", tunnel.server.log)
         self.assertNotIn("SSL routines", tunnel.server.log)
         self.assertEqual(len(secure.kubelet.requests), seen)
@@ -211,7 +211,7 @@ class NodeTests(InterceptionTestCase):
             ("edge-3:10250", {"X-Tunnel-Proxy-Host": "edge-3"}, 503, "last seen"),
         ]
         for door in frontends:
-            # On one connection: a request that leads nowhere does not cost the caller its own.
+            # All on one connection: a request without a destination does not close the caller's.
             client = await door.client()
             for host, fields, status, words in cases:
                 named = f"{door.name}: {host} {fields}"
@@ -312,7 +312,7 @@ class PassingTests(InterceptionTestCase):
         self.assertEqual(got["body"], "one two")
         self.assertEqual([[n.lower(), v] for n, v in got["trailers"]], [["etag", "7"]])
         self.assertEqual(client.unexpected, b"")
-        # All of that went over one connection to the kubelet, too.
+        # All requests used one connection to the kubelet, too.
         targets = [connection.targets for connection in door.kubelet.connections]
         self.assertEqual(len(targets), 1, f"{door.name}: {targets}")
         await self.old_client(door)

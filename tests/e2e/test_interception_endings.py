@@ -39,7 +39,7 @@ DIAL_TIMEOUT = 15.0
 """Seconds for a dial, and for a TLS handshake with a kubelet."""
 
 HUGE = 64 * MEBIBYTE
-"""An upload that nobody waits for."""
+"""The size of a body that is larger than all buffers."""
 
 QUICK = ("--response-timeout", str(RESPONSE_TIMEOUT))
 

@@ -27,7 +27,7 @@ from tests.http.kube_clients import upgrade_failure
 from yurttunnel.http.relay import BODY_START_TIMEOUT
 
 HUGE = 64 * MEBIBYTE
-"""An upload that nobody waits for."""
+"""The size of a body that is larger than all buffers."""
 
 CHUNKED = [(b"Transfer-Encoding", b"chunked")]
 
@@ -139,7 +139,7 @@ class FaultyKubeletTests(InterceptionTestCase):
                     self.assertEqual(answer.status, 502, f"{named}: {answer.text}")
                     self.assertIn("edge-1", answer.text, named)
                     self.assertEqual(len(answer.text.strip().splitlines()), 1, named)
-            # What has not been answered and is not safe is never sent twice.
+            # A request that is not safe is never sent again, even without a response.
             self.assertEqual(
                 len([r for r in door.kubelet.seen(b"/closes") if r.method == b"POST"]), 1
             )
@@ -187,7 +187,7 @@ class FaultyKubeletTests(InterceptionTestCase):
                 answer = await client.ask("/hello").whole()
                 self.assertEqual(answer.body, HELLO, door.name)
             door.kubelet.close_idle()
-            # A kubelet closes just when a request comes: GET is repeated, POST is not.
+            # A kubelet closes just as it receives a request: GET is retried, POST is not.
             self.assertEqual((await client.ask("/close-when-reused").whole()).status, 200)
             self.assertEqual((await client.ask("/close-when-reused").whole()).status, 200)
             self.assertEqual(len(door.kubelet.seen(b"/close-when-reused")), 3)
@@ -264,7 +264,7 @@ class UnfinishedBodiesTests(InterceptionTestCase):
             ):
                 for _ in range(25):
                     await door.raw(b"POST /hello HTTP/1.1\r\n%b\r\n%b" % (host[door], framing))
-        # They are uploads only now, those of which little has come.
+        # Requests with little of their body count as uploads only after this time.
         await self.pause(2 * BODY_START_TIMEOUT)
         for door in frontends:
             got = await self.within(5, door.get("/hello"), f"{door.name} answers")
@@ -378,7 +378,7 @@ class VerificationTests(InterceptionTestCase):
         answer = await Frontend(self, tunnel, wrong).get("/hello")
         self.assertEqual(answer.status, 502, answer.text)
         self.assertIn("edge-2", answer.text)
-        # A port that speaks no TLS, and TLS for a caller that came without.
+        # A port without TLS, and TLS for a caller without TLS.
         plain = Frontend(
             self, tunnel, self.plain_kubelet_of_bytes(b"HTTP/1.1 400 Bad Request\r\n\r\n")
         )

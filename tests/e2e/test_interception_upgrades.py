@@ -49,7 +49,7 @@ class Duplex(Peer):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of everything that has come."""
+        """The SHA-256 of all received data."""
         return self._hash.hexdigest()
 
     def connectionMade(self) -> None:
@@ -348,7 +348,7 @@ class UpgradeTests(InterceptionTestCase):
         for part in (1, 2, 3):
             await self.within(20, near.has_received(part * CUT // 4), "the transfer goes on")
             accepted = proxies[0].accepted
-            # What the server has got already arrives also without one.
+            # Data that the server has already received arrives even without a connection.
             await self.eventually(
                 lambda: proxies[0].for_all("reset") == 1, "one connection was there to cut"
             )

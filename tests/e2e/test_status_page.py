@@ -39,7 +39,7 @@ NAMED = ("button", "link", "searchbox", "table", "image", "heading")
 CLICKABLE = "a[href], button, input, select, summary"
 
 SLOW = 0.3
-"""Seconds that a kubelet takes to answer; the histogram has a bucket from 0.25 to 0.5 s."""
+"""The response time of a kubelet in seconds; the histogram has a bucket from 0.25 to 0.5 s."""
 
 SEEN = 60.0
 """Seconds within which a page shows a change; on an idle machine it takes two."""

@@ -18,7 +18,7 @@ AMBIGUOUS = (
 
 
 class TwoSitesTests(EndToEndTestCase):
-    """The same address enrols twice; names lead to the nodes, the address to neither."""
+    """Two nodes enrol with the same address, which reaches neither; names reach both."""
 
     async def test_the_same_address(self) -> None:
         """A caller by address gets an error with the names, even if one node is disconnected."""

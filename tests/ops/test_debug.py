@@ -455,7 +455,7 @@ class MemoryTests(DebugTestCase):
         self.assertIn(b"tracing is off", self.ask("/memory").body)
 
     def test_concurrent_snapshots(self):
-        """While a snapshot is read for one client, another client is told so."""
+        """While a snapshot is read for one client, another client gets an error."""
         self.ask("/memory?frames=1", "POST")
         self.reactor.pool.busy = True
         _, transport = self.begin("/memory")

@@ -12,7 +12,7 @@ from yurttunnel.ops.timeouts import all_fired_within
 
 
 class AllFiredWithinTests(SynchronousTestCase):
-    """The result of ``all_fired_within``, and when it comes."""
+    """The result of ``all_fired_within``, and its time."""
 
     def setUp(self) -> None:
         """Make a clock."""

@@ -1,4 +1,4 @@
-"""What the quickstart's node may do with its API."""
+"""The permissions of the quickstart's node in its API."""
 
 from __future__ import annotations
 

@@ -278,7 +278,7 @@ class ReplaceableTests(SynchronousTestCase):
         self.service = RestartableService(Part)
 
     def test_stop_and_start(self):
-        """The part is stopped and started anew, once each, however often that is requested."""
+        """The part is stopped and restarted once each, however often that is requested."""
         self.service.startService()
         for _ in range(2):
             self.successResultOf(Deferred.fromCoroutine(self.service.stop_part()))

@@ -10,7 +10,7 @@ from yurttunnel.kube.errors import ApiError, ApiUnreachable
 NOTICED_SECONDS = 75.0
 """In which time a program notices that an open connection carries nothing any more."""
 READY_SECONDS = 60.0
-"""In which time a server is ready that does not hear from the API."""
+"""The timeout of the readiness of a server without a response of the API, in seconds."""
 
 
 class ApiLossTests(ClusterTestCase):

@@ -22,12 +22,12 @@ from yurttunnel.pki.certificate_template import PROXY_CLIENT_PREFIX, SERVER_PREF
 from yurttunnel.pki.names import CALLER_NAME
 
 STREAMS = 100
-"""Streams that run all the time, besides a shell and a log."""
+"""The number of streams that run all the time, in addition to a shell and a log."""
 
 SHORT_LIFE = 25.0
 """Seconds for which a certificate is good; it is renewed when 2.5 to 7.5 of them are left."""
 CHECK_SECONDS = 2.0
-"""How often is looked which certificates are in use; each is so for much longer."""
+"""The interval of checks of the certificates in use, in seconds; each is in use for much longer."""
 MAX_CHECK_SECONDS = 25.0
 """In which time a program has seen that the bundle is another: twice its interval, and more."""
 RENEWED_SECONDS = 25.0
@@ -239,7 +239,7 @@ class RotationTests(ClusterTestCase):
         out, error, status = await getProcessOutputAndValue(
             "/usr/bin/curl",
             (
-                # Its certificate is looked at elsewhere.
+                # Its certificate is checked elsewhere.
                 *("--silent", "--show-error", "--insecure"),
                 *("--cert", str(directory / f"{caller}.crt")),
                 *("--key", str(directory / f"{caller}.key")),

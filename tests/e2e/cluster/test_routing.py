@@ -179,7 +179,7 @@ class RoutingTests(ClusterTestCase):
             server.meta_host = loopback(address)
             self.servers.append(server)
         await world.publish_servers()
-        # The port at hand is the agent's own, which it does not open unless told to.
+        # The available port is the agent's own, which it opens to others only if allowed.
         allowed = [f"{host}:{AGENT_META_PORT}" for host in ("127.0.0.1", NODES["edge-1"])]
         agent = await world.agent(
             *("edge-1", "--meta-host", "127.0.0.1"),

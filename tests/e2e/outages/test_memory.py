@@ -21,7 +21,7 @@ READ_LIMIT = 200_000
 """Bytes that wait for the reader of each: more than a stream may have on its way."""
 
 BULK = 30_000_000
-"""Bytes of a download that stalls with all others, and then goes on."""
+"""Bytes of a download that stalls with all others, and then continues."""
 
 ARENAS = 64 * MEBIBYTE
 """Addresses that the allocator keeps for another thread, mostly without memory behind them."""

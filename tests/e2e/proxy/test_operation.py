@@ -67,7 +67,7 @@ class HealthTests(ProxyTestCase):
 
     async def test_rules_that_cannot_be_created(self) -> None:
         """If changes wait for more than two periods, ``/healthz`` returns 503, and ``/readyz`` says
-        why. What was served is served still, and both recover when rules can be changed again.
+        why. Existing Services are still served, and both recover when rules can be changed again.
         """
         self.serve(*REMOTE)
         await self.start_cloud()

@@ -118,7 +118,7 @@ class NegotiationTests(SynchronousTestCase):
         self.assertEqual(Form(transform="Table", version="v1beta1"), choose_form(old))
 
     def test_partial(self):
-        """Somebody may want metadata only."""
+        """A client may request metadata only."""
         accept = [b"application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"]
         self.assertTrue(choose_form(accept).partial)
         self.assertFalse(Form().partial)
@@ -129,7 +129,7 @@ class NegotiationTests(SynchronousTestCase):
         self.assertEqual(b"a: 1\n", form.encode({"a": 1}))
 
     def test_fallback(self):
-        """What cannot be had is passed over: protocol buffers, unknown transformations."""
+        """Unsupported types are ignored: protocol buffers, unknown transformations."""
         accept = [b"application/vnd.kubernetes.protobuf,application/json;as=Chart,application/json"]
         self.assertEqual(Form(), choose_form(accept))
 
