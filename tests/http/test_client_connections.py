@@ -97,12 +97,13 @@ class KeepAliveTests(ClientTestCase):
         self.assertEqual([True], found)
 
     def test_given_up_when_the_connection_has_another_user(self):
-        """Aborting a completed exchange does not affect the next one on the connection."""
+        """Ending a completed exchange does not affect the next one on the connection."""
         first, second = self.ask(), []
 
         def use(connection):
             second.append(self.ask())
             first.exchange.abort()
+            first.exchange.cancel()
 
         self.connection.on_idle = use
         self.answer(b"HTTP/1.1 204 No Content\r\n\r\n")
@@ -110,6 +111,15 @@ class KeepAliveTests(ClientTestCase):
         self.assertEqual(([None], []), (first.ends, second[0].ends))
         self.answer(b"HTTP/1.1 204 No Content\r\n\r\n")
         self.assertEqual([None], second[0].ends)
+
+    def test_cancelled(self):
+        """Cancelling an exchange aborts the connection, and its receiver is not notified."""
+        receiver = self.ask(waits=True)
+        self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
+        receiver.exchange.cancel()
+        self.settle()
+        self.assertEqual((True, []), (self.origin.aborted, receiver.ends))
+        self.assertEqual([self.connection], self.lost)
 
     def test_paused_in_the_end(self):
         """A response that ends while it is paused leaves the connection readable."""

@@ -22,6 +22,7 @@ from tests.hub.forwarding.world import (
     pod,
 )
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.forwarding.forwarding import RESPONSE_TIMEOUT
 from yurttunnel.hub.upstream.connections import POOL
 
 WATCHING = (
@@ -164,6 +165,29 @@ class OnlineTests(World):
         self.pass_time(6)
         self.respond(OK)
         self.assertEqual([(200, b"ok")], self.client_responses())
+
+    def wait_for_no_response(self):
+        """Let the first server miss the timeout, and assert that its connection is aborted."""
+        self.pass_time(RESPONSE_TIMEOUT - 0.5)
+        [first] = self.connections.played
+        self.assertFalse(first.aborted)
+        self.pass_time(1)
+        self.assertTrue(first.aborted)
+
+    def test_no_response(self):
+        """After the timeout the next server gets the request, and its response is forwarded."""
+        self.send_request(PODS, KUBELET)
+        self.wait_for_no_response()
+        self.assertEqual("b", self.connections.played[-1].server.host)
+        self.respond(OK)
+        self.assertEqual([(200, b"ok")], self.client_responses())
+
+    def test_no_response_to_a_write(self):
+        """A write that a server may have received is not repeated after the timeout."""
+        self.send_request(PODS, KUBELET, method=b"DELETE")
+        self.wait_for_no_response()
+        self.assertEqual(1, len(self.connections.played))
+        self.assertEqual([504], [status for status, _ in self.client_responses("DELETE")])
 
     def test_renewed_certificate(self):
         """After a renewal new requests use a new connection, and the current one continues."""
