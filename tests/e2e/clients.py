@@ -146,8 +146,26 @@ class Payload:
 
 
 @implementer(IPullProducer)
-class Source(Peer):
-    """Sends a payload as fast as the transport accepts it, then its FIN."""
+class Sender(Peer):
+    """Sends ``payload`` as fast as the transport accepts it, then its FIN."""
+
+    payload: Payload
+
+    def resumeProducing(self) -> None:
+        """Write the next chunk: the last one has been sent."""
+        chunk = self.payload.take()
+        if chunk:
+            self.transport.write(chunk)
+        else:
+            self.transport.unregisterProducer()
+            self.transport.loseWriteConnection()
+
+    def stopProducing(self) -> None:
+        """Do nothing: the connection is lost, and ``connectionLost`` gets the reason."""
+
+
+class Source(Sender):
+    """Sends a payload at once."""
 
     def __init__(self, size: int | None = None, hashed: bool = True) -> None:
         super().__init__()
@@ -163,18 +181,6 @@ class Source(Peer):
         """Store the response, for example the sink's digest."""
         super().dataReceived(data)
         self.answer = (self.answer + data)[:HEAD_BOUND]
-
-    def resumeProducing(self) -> None:
-        """Write the next chunk: the last one has been sent."""
-        chunk = self.payload.take()
-        if chunk:
-            self.transport.write(chunk)
-        else:
-            self.transport.unregisterProducer()
-            self.transport.loseWriteConnection()
-
-    def stopProducing(self) -> None:
-        """Do nothing: the connection is lost, and ``connectionLost`` gets the reason."""
 
 
 class Sink(Peer):

@@ -14,7 +14,7 @@ from twisted.internet.defer import Deferred, maybeDeferred, succeed
 from twisted.internet.error import ConnectError
 from twisted.internet.protocol import ClientFactory, DatagramProtocol, Factory
 
-from tests.e2e.clients import Payload, Peer
+from tests.e2e.clients import Payload, Peer, Sender
 from tests.proxy.kernel.lab import retransmissions_of
 
 REFUSED = "ConnectionRefusedError"
@@ -40,7 +40,7 @@ class Answer:
     attempts: int = 1
 
 
-class Caller(Peer):
+class Caller(Sender):
     """Sends a payload and its end, and compares the response.
 
     ``answered`` fires with the :class:`Answer` when the connection has ended, ``greeted`` when the
@@ -52,7 +52,7 @@ class Caller(Peer):
         super().__init__()
         self._reactor = reactor
         self._began = reactor.seconds()
-        self._payload = Payload(size)
+        self.payload = Payload(size)
         self._keeps_open = keeps_open
         self._greeting = b""
         self._seconds = 0.0
@@ -72,18 +72,6 @@ class Caller(Peer):
         """Send the payload, and then the end."""
         if self.transport is not None and self.lost_reason is None:
             self.transport.registerProducer(self, False)
-
-    def resumeProducing(self) -> None:
-        """Write the next chunk, because the last one has been sent."""
-        chunk = self._payload.take()
-        if chunk:
-            self.transport.write(chunk)
-        else:
-            self.transport.unregisterProducer()
-            self.transport.loseWriteConnection()
-
-    def stopProducing(self) -> None:
-        """Do nothing: the connection is lost, ``connectionLost`` reports why."""
 
     def dataReceived(self, data: bytes) -> None:
         """Read the greeting, and hash what follows."""
@@ -105,7 +93,7 @@ class Caller(Peer):
     def connectionLost(self, reason) -> None:
         """Fire with the result."""
         super().connectionLost(reason)
-        complete = self.read_ended and self._hash.hexdigest() == self._payload.digest
+        complete = self.read_ended and self._hash.hexdigest() == self.payload.digest
         self._end("" if self._greeting and complete else CLOSED)
 
     def not_connected(self, reason) -> None:

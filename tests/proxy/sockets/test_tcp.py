@@ -60,6 +60,14 @@ class RelayTests(SynchronousTestCase):
         self.assertEqual(kinds, {Listener})
         self.assertEqual(self.lab.descriptors.writers(), [])
 
+    def stall(self, sender: ProxyPeer) -> memoryview:
+        """Send until the other end's buffers are full; return what is left of :data:`MUCH`."""
+        left = MUCH
+        for _ in range(50):
+            left = sender.send_some(left)
+            self.lab.reactor.turn()
+        return left
+
     def fill(self, sender: ProxyPeer, end: _End) -> int:
         """Send until data waits at the relay's ``end``, and none before it.
 
@@ -176,10 +184,7 @@ class RelayTests(SynchronousTestCase):
     def test_a_reader_that_stalls_costs_no_memory_and_gets_everything_later(self) -> None:
         """Its sender stalls as well, and nothing spins; the other direction continues."""
         client, server = self.join()
-        left = MUCH
-        for _ in range(50):
-            left = client.send_some(left)
-            self.lab.reactor.turn()
+        left = self.stall(client)
         taken = len(MUCH) - len(left)
         self.assertGreater(len(left), 0)
         # The client's socket is not read, and the endpoint's waits until it is writable.
@@ -200,10 +205,7 @@ class RelayTests(SynchronousTestCase):
     def test_data_received_during_a_stall_follows_at_once(self) -> None:
         """By the event that it accepts data again, without another event of the source."""
         client, server = self.join()
-        left = MUCH
-        for _ in range(50):
-            left = client.send_some(left)
-            self.lab.reactor.turn()
+        self.stall(client)
         [stalled] = self.lab.descriptors.writers()
         before = self.socket.stats().received
         for _ in range(100):
@@ -327,10 +329,7 @@ class RelayTests(SynchronousTestCase):
         client, server = self.join()
         client.end()
         self.until(lambda: server.read().ended)
-        left = MUCH
-        for _ in range(50):
-            left = server.send_some(left)
-            self.lab.reactor.turn()
+        left = self.stall(server)
         sent = len(MUCH) - len(left)
         server.end()
         while client.size < sent:
@@ -347,10 +346,7 @@ class RelayTests(SynchronousTestCase):
         client, server = self.join()
         client.end()
         self.until(lambda: server.read().ended)
-        left = MUCH
-        for _ in range(50):
-            left = server.send_some(left)
-            self.lab.reactor.turn()
+        self.stall(server)
         # Acknowledged data postpones it.
         self.until(
             lambda: self.lab.reactor.advance(CHECK_SECONDS) or not self.socket.stats().active
@@ -393,10 +389,7 @@ class RelayTests(SynchronousTestCase):
     def test_reset_drops_buffered_data(self) -> None:
         """Its pipe is released."""
         client, server = self.join()
-        left = MUCH
-        for _ in range(50):
-            left = client.send_some(left)
-            self.lab.reactor.turn()
+        self.stall(client)
         self.assertEqual(len(self.lab.descriptors.writers()), 1)
         server.reset_connection()
         self.until(lambda: self.socket.stats().active == 0)
