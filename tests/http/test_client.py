@@ -155,8 +155,8 @@ class ResponseTests(ClientTestCase):
         """Responses to HEAD, 204 and 304 have no body, whatever they announce."""
         for method, head in (
             (b"HEAD", b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\n"),
-            (b"HEAD", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"),
             (b"GET", b"HTTP/1.1 204 No Content\r\n\r\n"),
+            (b"HEAD", b"HTTP/1.1 204 No Content\r\n\r\n"),
             (b"GET", b"HTTP/1.1 304 Not Modified\r\nContent-Length: 5\r\n\r\n"),
         ):
             receiver = self.ask(method)
@@ -164,6 +164,22 @@ class ResponseTests(ClientTestCase):
             self.assert_complete(receiver)
             self.assertFalse(receiver.exchange.has_body)
             self.assertTrue(self.connection.reusable)
+
+    def test_head_without_length(self):
+        """After a response to HEAD without a length the connection is closed.
+
+        The server may still be making the body, such as a watch, and read no other request before.
+        """
+        for fields in (b"", b"Transfer-Encoding: chunked\r\n"):
+            self.lost.clear()
+            self.connect()
+            receiver = self.ask(b"HEAD")
+            self.answer(b"HTTP/1.1 200 OK\r\n" + fields + b"\r\n")
+            self.assert_complete(receiver)
+            self.assertFalse(receiver.exchange.has_body)
+            self.assertFalse(self.connection.reusable)
+            self.settle()
+            self.assertEqual(([], [self.connection]), (self.idle, self.lost))
 
     def test_take_whole(self):
         """A body that came with the head is returned at once, and the connection is free again."""

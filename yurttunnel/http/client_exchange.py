@@ -129,7 +129,17 @@ class ClientExchange(ExchangeSide):
     def response_began(self, head: ResponseHead, framing: Framing) -> None:
         """Notify the receiver of the response head; called by the connection."""
         self._framing = framing
-        self.keeps_alive = framing.kind is not BodyKind.UNTIL_CLOSE and keeps_alive(head)
+        self.keeps_alive = (
+            framing.kind is not BodyKind.UNTIL_CLOSE
+            and keeps_alive(head)
+            # For HEAD, a server may go on making a body without a length, such as a watch, and
+            # discard it. It reads no other request before the end.
+            and (
+                self.method != b"HEAD"
+                or head.status in (204, 304)
+                or b"content-length" in head.by_name
+            )
+        )
         self.has_body = framing.announces_body
         self._state = _UNWANTED
         self.receiver.response_received(head)
