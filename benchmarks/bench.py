@@ -93,7 +93,7 @@ class Bench:
         )
         return int(answer["port"])
 
-    def _way(self, route: Route) -> dict[str, str]:
+    def _route(self, route: Route) -> dict[str, str]:
         """Describe a route in the format of the driver."""
         plain = self._backend.plain_port
         match route:
@@ -130,7 +130,7 @@ class Bench:
         result = self._clients.run(
             {
                 "work": work.kind,
-                "way": self._way(contestant.route),
+                "way": self._route(contestant.route),
                 "clients": work.clients,
                 "stalled": work.stalled,
                 "seconds": scale.seconds,

@@ -67,9 +67,11 @@ class Nginx:
                 "nginx is not installed (Debian: apt-get install nginx libnginx-mod-stream)"
             )
         self.path = path
-        told = subprocess.run([path, "-V"], capture_output=True, text=True, check=True).stderr
-        self.versions = [line for line in told.splitlines() if "version" in line or "built" in line]
-        self.version_output = told
+        printed = subprocess.run([path, "-V"], capture_output=True, text=True, check=True).stderr
+        self.versions = [
+            line for line in printed.splitlines() if "version" in line or "built" in line
+        ]
+        self.version_output = printed
 
     def start(
         self, stack: ExitStack, directory: Path, name: str, text: str, ports: Sequence[int]
@@ -89,14 +91,14 @@ class Nginx:
         return program
 
 
-def stream_module(told: str) -> str:
+def stream_module(printed: str) -> str:
     """Return the directive that loads the stream module, from the output of ``nginx -V``.
 
     It is empty if the module is compiled in; raises :class:`BenchmarkFailed` if there is none.
     """
-    if "--with-stream" in told.split():
+    if "--with-stream" in printed.split():
         return ""
-    found = re.search(r"--modules-path=(\S+)", told)
+    found = re.search(r"--modules-path=(\S+)", printed)
     directory = Path(found[1] if found else "/usr/lib/nginx/modules")
     module = directory / "ngx_stream_module.so"
     if not module.exists():

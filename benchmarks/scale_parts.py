@@ -166,7 +166,7 @@ def restarts(directory: Path, settings: Settings, count: int) -> Iterator[Figure
             failed = world.agents.stats()["failed_attempts"]
             ended = time.time()
             end()
-            world.server.start_again()
+            world.server.restart()
             world.agents.all_connected(TIMEOUT)
             stats = world.agents.stats()
             since = [moment - ended for moment in stats["connected_since"]]

@@ -18,7 +18,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from ipaddress import IPv4Address
 
-from benchmarks.steering_manager import FIRST_EDGE, LONGEST, SECURE_PORT, run_manager
+from benchmarks.steering_manager import FIRST_EDGE, MAX_SYNC_SECONDS, SECURE_PORT, run_manager
 from tests.e2e.network.namespaces import Namespace
 from yurttunnel.steering.interception import Match
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
@@ -52,14 +52,14 @@ class Rate:
 def measure(backend: str, cases: Sequence[Case], rounds: int, connections: int) -> list[Rate]:
     """Make ``connections`` in each case, ``rounds`` times alternately; return the medians."""
     with ExitStack() as stack:
-        without = stack.enter_context(_place(backend, None))
-        places = [stack.enter_context(_place(backend, case)) for case in cases]
+        without = stack.enter_context(_environment(backend, None))
+        environments = [stack.enter_context(_environment(backend, case)) for case in cases]
         rates: list[list[float]] = [[] for _ in cases]
         ratios: list[list[float]] = [[] for _ in cases]
         for _ in range(rounds):
             plain = without.rate(connections)
-            for index, place in enumerate(places):
-                rate = place.rate(connections)
+            for index, environment in enumerate(environments):
+                rate = environment.rate(connections)
                 rates[index].append(rate)
                 ratios[index].append(rate / plain)
     return [
@@ -69,7 +69,7 @@ def measure(backend: str, cases: Sequence[Case], rounds: int, connections: int) 
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _Environment:
     """A network namespace, a listener in it, and destinations that lead to the listener."""
 
     namespace: Namespace
@@ -83,7 +83,7 @@ class _Place:
             for number in range(connections):
                 with socket.socket() as client:
                     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                    client.settimeout(LONGEST)
+                    client.settimeout(MAX_SYNC_SECONDS)
                     client.connect(self.destinations[number % len(self.destinations)])
                     # This shows that the connection reached the right listener.
                     self.listener.accept()[0].close()
@@ -91,7 +91,7 @@ class _Place:
 
 
 @contextmanager
-def _place(backend: str, case: Case | None) -> Generator[_Place]:
+def _environment(backend: str, case: Case | None) -> Generator[_Environment]:
     with closing(Namespace()) as namespace:
         for command in (
             f"ip address add {OWN_ADDRESS}/32 dev lo",
@@ -106,5 +106,5 @@ def _place(backend: str, case: Case | None) -> Generator[_Place]:
                 picked = random.Random(0).choices(range(case.nodes), k=100)
                 destinations = [(str(FIRST_EDGE + number), KUBELET_PORT) for number in picked]
         with listener:
-            listener.settimeout(LONGEST)
-            yield _Place(namespace, listener, destinations)
+            listener.settimeout(MAX_SYNC_SECONDS)
+            yield _Environment(namespace, listener, destinations)

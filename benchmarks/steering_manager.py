@@ -48,7 +48,7 @@ PERIOD = MIN_PAUSE + 1
 """The seconds between syncs. The default of 60 would not make a sync more expensive, only a run
 longer. Within ``MIN_PAUSE`` of a read the rules are not read again."""
 
-LONGEST = 120.0
+MAX_SYNC_SECONDS = 120.0
 """The timeout of a sync in seconds."""
 
 _KUBELET_CHAIN = "KUBE-IPTABLES-HINT"
@@ -89,7 +89,7 @@ class CountedPrograms:
         self.count = 0
 
     def run(
-        self, arguments: Sequence[str], given: bytes = b"", seconds: float = LONGEST
+        self, arguments: Sequence[str], given: bytes = b"", seconds: float = MAX_SYNC_SECONDS
     ) -> Deferred[CompletedProgram]:
         """Run a program."""
         self.count += 1
@@ -202,11 +202,12 @@ class Steered:
     async def _until(
         self, condition: Callable[[], bool], what: str, interval: float = 0.005
     ) -> None:
-        deadline = self._reactor.seconds() + LONGEST
+        deadline = self._reactor.seconds() + MAX_SYNC_SECONDS
         while not condition():
             if self._reactor.seconds() > deadline:
                 raise BenchmarkFailed(
-                    f"{what} has not ended after {LONGEST:.0f} s: {self._manager.problem()}"
+                    f"{what} has not ended after {MAX_SYNC_SECONDS:.0f} s:"
+                    f" {self._manager.problem()}"
                 )
             await deferLater(self._reactor, interval)
 
@@ -215,7 +216,7 @@ def run_manager(backend: str, match: Match, nodes: int, *flags: str) -> Mapping[
     """Run this module in the network namespace of the calling thread; return its output."""
     module = [sys.executable, "-m", "benchmarks.steering_manager"]
     command = [*module, backend, match.value, str(nodes), *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=5 * LONGEST)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=5 * MAX_SYNC_SECONDS)
     if done.returncode != 0:
         raise BenchmarkFailed(f"{' '.join(command)}:\n{done.stderr[-2000:]}")
     printed: Mapping[str, Any] = json.loads(done.stdout)

@@ -95,7 +95,7 @@ class Command(MetaProgram):
             self.stop()
             raise
 
-    def start_again(self) -> None:
+    def restart(self) -> None:
         """Start the command again after the process has ended."""
         self._launch()
         self._wait_until_ready()

@@ -13,7 +13,7 @@ from tests import garbage
 from tests.e2e.fork_server import fork_server
 from tests.garbage import USUAL, WITHIN_A_TEST
 
-TOLD = ["timeit", "-n1", "-r1", "-s", "import gc", "print(gc.get_threshold())"]
+PROGRAM = ["timeit", "-n1", "-r1", "-s", "import gc", "print(gc.get_threshold())"]
 """The command line of a module that prints the thresholds of its process."""
 
 
@@ -44,8 +44,8 @@ class GarbageTests(SynchronousTestCase):
 
     def test_programs(self) -> None:
         """A program that tests start collects as often as a user's does."""
-        said = Path(self.mktemp())
-        with said.open("wb") as log:
-            program = fork_server().start(TOLD, log.fileno(), os.getcwd(), dict(os.environ))
+        output = Path(self.mktemp())
+        with output.open("wb") as log:
+            program = fork_server().start(PROGRAM, log.fileno(), os.getcwd(), dict(os.environ))
         self.assertEqual(0, program.wait(60))
-        self.assertEqual(str(USUAL), said.read_text().splitlines()[0])
+        self.assertEqual(str(USUAL), output.read_text().splitlines()[0])

@@ -58,7 +58,7 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """The route of the load to the API, and the processes on it."""
 
     description: dict[str, str]
@@ -112,7 +112,7 @@ class Bench:
         proxy = Proxy(
             stack, directory, nginx, self._authority, own, (NAME, self.api.port)
         )  # fmt: skip
-        self.direct = Way(
+        self.direct = Route(
             {
                 "kind": "https",
                 "address": f"127.0.0.1:{self.api.port}",
@@ -123,8 +123,8 @@ class Bench:
             },
             (),
         )
-        self.nginx = Way(_plain(proxy.port), proxy.pids)
-        self.nginx_watches = Way(_plain(proxy.watch_port), proxy.pids)
+        self.nginx = Route(_plain(proxy.port), proxy.pids)
+        self.nginx_watches = Route(_plain(proxy.watch_port), proxy.pids)
         self.api.calibrate(self.requests(self.direct, 1).api)
 
     @contextmanager
@@ -144,24 +144,24 @@ class Bench:
         prepare(directory, self._authority)
         return directory
 
-    def requests(self, way: Way, clients: int) -> Requests:
+    def requests(self, route: Route, clients: int) -> Requests:
         """Run clients that GET the node repeatedly."""
-        result = self._ask(
-            way, work="requests", clients=clients, path=NODE_PATH, answer=self.api.node
+        result = self._run(
+            route, work="requests", clients=clients, path=NODE_PATH, answer=self.api.node
         )
         count = result["operations"]
         return Requests(
             rate=count / result["seconds"],
             p50=result["p50"],
-            proxy=self._cpu(result, way) / count,
+            proxy=self._cpu(result, route) / count,
             api=float(result["tested_cpu"][str(self.api.pid)]) / count,
             load=result["driver_cpu"] / count,
         )
 
-    def list(self, way: Way, media: str) -> Listing:
+    def list(self, route: Route, media: str) -> Listing:
         """List all pods."""
-        result = self._ask(
-            way,
+        result = self._run(
+            route,
             work="list",
             path=PODS_PATH,
             fields=(f"Accept: {ACCEPT[media]}",),
@@ -174,11 +174,11 @@ class Bench:
             )
         return Listing(result["first"], result["seconds"], result["bytes"])
 
-    def watch(self, way: Way) -> Events:
+    def watch(self, route: Route) -> Events:
         """Run watches, and send events to them."""
         scale = self.scale
         self.api.set(rate=scale.rate)
-        result = self._ask(way, work="watch", clients=scale.watches, path=_WATCH_PATH)
+        result = self._run(route, work="watch", clients=scale.watches, path=_WATCH_PATH)
         self.api.no_watches()
         self.api.set(rate=0.0)
         count = result["operations"]
@@ -186,33 +186,33 @@ class Bench:
             raise BenchmarkFailed(
                 f"{count} events arrived in {scale.seconds:g} s, with {scale.rate:g}/s sent"
             )
-        return Events(result["p50"], result["p99"], self._cpu(result, way) / count)
+        return Events(result["p50"], result["p99"], self._cpu(result, route) / count)
 
-    def _ask(self, way: Way, fields: Sequence[str] = (), **command: Any) -> dict[str, Any]:
+    def _run(self, route: Route, fields: Sequence[str] = (), **command: Any) -> dict[str, Any]:
         result = self._clients.ask(
             {
-                "way": way.description,
+                "way": route.description,
                 "fields": [f"User-Agent: {KUBELET}", *fields],
                 "seconds": self.scale.seconds,
                 "warm_up": self.scale.warm_up,
-                "tested": [self.api.pid, *way.pids],
+                "tested": [self.api.pid, *route.pids],
                 **command,
             }
         )
-        known = result["driver_cpu"] + sum(result["tested_cpu"].values())
-        others = (result["machine_cpu"] - known) / result["seconds"]
+        measured = result["driver_cpu"] + sum(result["tested_cpu"].values())
+        others = (result["machine_cpu"] - measured) / result["seconds"]
         self.others_load = max(self.others_load, others)
         return result
 
     @staticmethod
-    def _cpu(result: dict[str, Any], way: Way) -> float:
+    def _cpu(result: dict[str, Any], route: Route) -> float:
         # The keys of a JSON object are strings.
-        return sum(float(result["tested_cpu"][str(pid)]) for pid in way.pids)
+        return sum(float(result["tested_cpu"][str(pid)]) for pid in route.pids)
 
 
-def through(hub: Hub) -> Way:
+def through(hub: Hub) -> Route:
     """Return the route through a hub."""
-    return Way(_plain(hub.port), hub.pids())
+    return Route(_plain(hub.port), hub.pids())
 
 
 def _plain(port: int) -> dict[str, str]:

@@ -69,14 +69,14 @@ def _list(bench: Bench, hub: Hub, media: str, cost: float) -> Iterator[Figure]:
     direct = Figure(Demand(f"{name}: time without a proxy", Unit.SECONDS))
     cpu = Figure(Demand(f"{name}: CPU with caching", Unit.SECONDS, cost))
     written = Figure(Demand(f"{name}: written", Unit.MEGABYTES))
-    again = Figure(Demand(f"{name}, unchanged: time", Unit.SECONDS, 1.3, True))
-    again_cpu = Figure(Demand(f"{name}, unchanged: CPU with caching", Unit.SECONDS, cost))
-    again_written = Figure(Demand(f"{name}, unchanged: written", Unit.MEGABYTES, 1.0))
+    unchanged = Figure(Demand(f"{name}, unchanged: time", Unit.SECONDS, 1.3, True))
+    unchanged_cpu = Figure(Demand(f"{name}, unchanged: CPU with caching", Unit.SECONDS, cost))
+    unchanged_written = Figure(Demand(f"{name}, unchanged: written", Unit.MEGABYTES, 1.0))
     for _ in range(bench.scale.repeats):
         bench.api.change_all()
         direct.ours.append(bench.list(bench.direct, media).seconds)
         for time_of, cpu_of, bytes_of in (
-            (seconds, cpu, written), (again, again_cpu, again_written)
+            (seconds, cpu, written), (unchanged, unchanged_cpu, unchanged_written)
         ):  # fmt: skip
             time_of.peer.append(bench.list(bench.nginx, media).seconds)
             worked, wrote = hub.processor(), hub.written()
@@ -86,7 +86,7 @@ def _list(bench: Bench, hub: Hub, media: str, cost: float) -> Iterator[Figure]:
             bytes_of.ours.append((hub.written() - wrote) / _MEGABYTE)
         if written.ours[-1] < _MIN_WRITTEN_MEGABYTES:
             raise hub.failed(f"kept nothing of a list as {media} that had changed")
-    yield from (direct, seconds, cpu, written, again, again_cpu, again_written)
+    yield from (direct, seconds, cpu, written, unchanged, unchanged_cpu, unchanged_written)
 
 
 def watches(bench: Bench) -> Iterator[Figure]:
@@ -180,13 +180,13 @@ def _fall(hub: Hub) -> tuple[float, float]:
     wrong: list[str] = []
 
     def ask(path: str) -> None:
-        asked = time.monotonic()
+        started = time.monotonic()
         try:
             status, _ = hub.ask(path)
         except OSError as error:
             wrong.append(str(error))
             return
-        taken.append(time.monotonic() - asked)
+        taken.append(time.monotonic() - started)
         if status != 200:
             wrong.append(f"{path}: answered {status} after {taken[-1]:.1f} s")
 

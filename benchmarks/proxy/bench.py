@@ -11,7 +11,7 @@ from benchmarks.load import Backend, Clients, build
 from benchmarks.nginx import Nginx
 from benchmarks.processes import BenchmarkFailed, resident
 from benchmarks.proxy.dials import dial_all
-from benchmarks.proxy.loads import MEBIBYTE, Loads, Scale, Way
+from benchmarks.proxy.loads import MEBIBYTE, Loads, Route, Scale
 from benchmarks.proxy.peer import Peer
 from benchmarks.proxy.proxy import ServiceProxy
 from tests.black_hole import BlackHole
@@ -38,16 +38,16 @@ class Bench(Loads):
         self.proxy = stack.enter_context(
             ServiceProxy(directory, [address], backend.plain_port, backend.echo_port)
         )
-        self.direct = Way(load, backend, *behind)
-        self.nginx = Way(load, backend, address, peer.port, peer.port, peer.pids)
+        self.direct = Route(load, backend, *behind)
+        self.nginx = Route(load, backend, address, peer.port, peer.port, peer.pids)
         port = self.proxy.port
-        self.ours = Way(load, backend, address, port, port, [self.proxy.pid])
+        self.ours = Route(load, backend, address, port, port, [self.proxy.pid])
 
     def resident(self) -> float:
         """Return the resident memory of the proxy in MiB."""
         return resident(self.proxy.pid) / MEBIBYTE
 
-    def beside_dead(self, clients: int, at_once: int) -> tuple[list[float], list[float]]:
+    def with_dead_endpoints(self, clients: int, at_once: int) -> tuple[list[float], list[float]]:
         """Return the seconds that clients wait for a response with two of three endpoints dead:
         first ``at_once`` clients at a time with a new proxy, then one after the other.
         """

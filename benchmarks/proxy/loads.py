@@ -29,7 +29,7 @@ QUICK = Scale(seconds=0.5, warm_up=0.2, mebibytes=512, repeats=3)
 
 
 @dataclass(frozen=True)
-class Way:
+class Route:
     """The address by which clients reach the backend, and the processes on that route."""
 
     clients: Clients
@@ -55,32 +55,32 @@ class Loads:
         self.scale = scale
         self.others_load = 0.0
 
-    def many(self, way: Way, work: str, clients: int) -> Rate:
+    def many(self, route: Route, work: str, clients: int) -> Rate:
         """Run clients that repeat a small operation: connections, requests or datagrams."""
-        result = self._ask(way, work, clients=clients, ended=True)
+        result = self._run(route, work, clients=clients, ended=True)
         return Rate(result["operations"] / result["seconds"], result["p50"])
 
-    def bulk(self, way: Way, work: str, streams: int) -> float:
+    def bulk(self, route: Route, work: str, streams: int) -> float:
         """Download or upload in concurrent streams; return their total bytes per second."""
         size = self.scale.mebibytes * MEBIBYTE // streams
-        result = self._ask(way, work, clients=streams, bytes=size)
+        result = self._run(route, work, clients=streams, bytes=size)
         return float(result["bytes"] / result["seconds"])
 
-    def _ask(self, way: Way, work: str, **command: Any) -> dict[str, Any]:
-        port = way.echo_port if work == "datagrams" else way.port
-        where = f"{way.address}:{port}"
-        result = way.clients.run(
+    def _run(self, route: Route, work: str, **command: Any) -> dict[str, Any]:
+        port = route.echo_port if work == "datagrams" else route.port
+        where = f"{route.address}:{port}"
+        result = route.clients.run(
             {
                 "work": work,
                 "way": {"kind": "tcp", "address": where, "host": where},
                 "seconds": self.scale.seconds,
                 "warm_up": self.scale.warm_up,
-                "tested": way.pids,
+                "tested": route.pids,
                 **command,
             },
-            way.backend,
+            route.backend,
         )
-        known = result["driver_cpu"] + sum(result["tested_cpu"].values())
-        others = (result["machine_cpu"] - known) / result["seconds"]
+        measured = result["driver_cpu"] + sum(result["tested_cpu"].values())
+        others = (result["machine_cpu"] - measured) / result["seconds"]
         self.others_load = max(self.others_load, others)
         return result

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from benchmarks.figures import Demand, Figure
 from benchmarks.parts import Parts
 from benchmarks.proxy.bench import Bench
-from benchmarks.proxy.loads import Way
+from benchmarks.proxy.loads import Route
 from benchmarks.run import Unit
 
 CLIENTS = 16
@@ -15,7 +15,7 @@ CLIENTS = 16
 DIALS, DIALS_AT_ONCE = 200, 10
 """The clients of a Service with two of three endpoints dead, in total and concurrently."""
 
-MAX_BESIDE_DEAD, MAX_AFTER_EJECTION = 800.0, 5.0
+MAX_WITH_DEAD, MAX_AFTER_EJECTION = 800.0, 5.0
 """The maximum in milliseconds with dead endpoints: before they are detected, two steps of the retry
 plan, 0.25 and 0.5 s, and a response; and afterwards."""
 
@@ -34,10 +34,10 @@ def _many(
         without_p50 = Figure(Demand(f"{title}, without a proxy: p50", Unit.LATENCY, None, True))
         for _ in range(bench.scale.repeats):
             peer = bench.many(bench.nginx, work, CLIENTS)
-            for way, of_rate, of_p50 in (
+            for route, of_rate, of_p50 in (
                 (bench.ours, rate, p50), (bench.direct, without, without_p50)
             ):  # fmt: skip
-                result = bench.many(way, work, CLIENTS)
+                result = bench.many(route, work, CLIENTS)
                 of_rate.peer.append(peer.rate)
                 of_rate.ours.append(result.rate)
                 of_p50.peer.append(peer.p50 * _MILLISECOND)
@@ -55,14 +55,14 @@ def _bulk(work: str, streams: int, least: float) -> Callable[..., Iterator[Figur
         ours = Figure(Demand(title, Unit.THROUGHPUT, least, True, True))
         without = Figure(Demand(f"{title}, without a proxy", Unit.THROUGHPUT, None, True, True))
 
-        def measure(way: Way) -> float:
-            return bench.bulk(way, work, streams) / _MEGABYTE
+        def measure(route: Route) -> float:
+            return bench.bulk(route, work, streams) / _MEGABYTE
 
         for _ in range(bench.scale.repeats):
             peer = measure(bench.nginx)
-            for way, figure in ((bench.ours, ours), (bench.direct, without)):
+            for route, figure in ((bench.ours, ours), (bench.direct, without)):
                 figure.peer.append(peer)
-                figure.ours.append(measure(way))
+                figure.ours.append(measure(route))
         yield from (ours, without)
 
     return part
@@ -70,11 +70,11 @@ def _bulk(work: str, streams: int, least: float) -> Callable[..., Iterator[Figur
 
 def retry(bench: Bench) -> Iterator[Figure]:
     """Measure how long clients wait while one endpoint refuses and one is a black hole."""
-    first = Figure(Demand("2 of 3 dead: p99", Unit.LATENCY, MAX_BESIDE_DEAD))
+    first = Figure(Demand("2 of 3 dead: p99", Unit.LATENCY, MAX_WITH_DEAD))
     then = Figure(Demand("2 of 3 dead, left out: p99", Unit.LATENCY, MAX_AFTER_EJECTION))
     for _ in range(bench.scale.repeats):
         for figure, seconds in zip(
-            (first, then), bench.beside_dead(DIALS, DIALS_AT_ONCE), strict=True
+            (first, then), bench.with_dead_endpoints(DIALS, DIALS_AT_ONCE), strict=True
         ):
             figure.ours.append(sorted(seconds)[DIALS * 99 // 100] * _MILLISECOND)
     yield from (first, then)

@@ -23,7 +23,7 @@ DAEMON_SETS = Resource("apps", "v1", "daemonsets", "DaemonSet")
 JOBS = Resource("batch", "v1", "jobs", "Job")
 
 
-def _whole(body: Object) -> Object:
+def _unchanged(body: Object) -> Object:
     return body
 
 
@@ -44,11 +44,11 @@ class WorkloadControllers(Service):
         self._entrypoint = list(entrypoint)
         self._queue = WorkQueue(clock, self._reconcile)
         self._informers = {
-            "deployments": informers.informer(InformerSpec(DEPLOYMENTS, _whole)),
-            "daemonsets": informers.informer(InformerSpec(DAEMON_SETS, _whole)),
-            "jobs": informers.informer(InformerSpec(JOBS, _whole)),
+            "deployments": informers.informer(InformerSpec(DEPLOYMENTS, _unchanged)),
+            "daemonsets": informers.informer(InformerSpec(DAEMON_SETS, _unchanged)),
+            "jobs": informers.informer(InformerSpec(JOBS, _unchanged)),
         }
-        self._pods = informers.informer(InformerSpec(PODS, _whole, label_selector=JOB_NAME))
+        self._pods = informers.informer(InformerSpec(PODS, _unchanged, label_selector=JOB_NAME))
         self._unfollow: list[Callable[[], None]] = []
 
     def startService(self) -> None:

@@ -17,8 +17,8 @@ from yurttunnel.ops.clocks import timestamp
 DEFAULT_SECONDS = 3600
 """The default validity of a token in seconds."""
 
-_SHORTEST = 600
-_LONGEST = 1 << 32
+_MIN_SECONDS = 600
+_MAX_SECONDS = 1 << 32
 
 _BINDABLE = {kind.kind: kind for kind in (PODS, SECRETS, NODES)}
 
@@ -49,9 +49,9 @@ def answer_token_request(
 
 def _validate(seconds: int) -> None:
     text = ""
-    if seconds < _SHORTEST:
+    if seconds < _MIN_SECONDS:
         text = "may not specify a duration less than 10 minutes"
-    elif seconds > _LONGEST:
+    elif seconds > _MAX_SECONDS:
         text = "may not specify a duration larger than 2^32 seconds"
     if text:
         cause = errors.invalid_value("spec.expirationSeconds", seconds, text)

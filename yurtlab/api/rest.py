@@ -77,7 +77,7 @@ ListPage = Callable[[Store, Target, Query], Page]
 """Returns the page of objects that a list request selects; raises ``ApiError``."""
 
 
-def whole_list(store: Store, target: Target, query: Query) -> Page:
+def complete_list(store: Store, target: Target, query: Query) -> Page:
     """Return all selected objects, whatever ``limit`` the client requests."""
     selector = selection(target.kind, query)
     selected = [one for one in store.view(target.kind, target.namespace) if selector(one)]
@@ -135,8 +135,8 @@ class Rest:
         virtual_kind = self._virtual_kinds.get((target.kind, target.subresource))
         alternative = _UNSUPPORTED_REQUESTS.get((target.kind, target.subresource))
         if virtual_kind is not None:
-            ask = partial(self._objects.answer, virtual_kind)
-            await self._write(ask, exchange, target, query, user)
+            answer_virtual_kind = partial(self._objects.answer, virtual_kind)
+            await self._write(answer_virtual_kind, exchange, target, query, user)
         elif alternative is not None:
             raise errors.not_in_demonstration(alternative)
         elif target.subresource in _STORED:

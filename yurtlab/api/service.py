@@ -49,7 +49,7 @@ from yurtlab.api.resources import (
     Routes,
 )
 from yurtlab.api.responses import Responder
-from yurtlab.api.rest import ListPage, Rest, whole_list
+from yurtlab.api.rest import ListPage, Rest, complete_list
 from yurtlab.api.scheduler import Scheduler
 from yurtlab.api.store import Store
 from yurtlab.api.strategy import SecretStrategy, ServiceStrategy, Strategy
@@ -89,7 +89,7 @@ class KubernetesAPI:
         strategies: Mapping[Resource, Strategy] | None = None,
         virtual_kinds: Mapping[tuple[Resource, str | None], VirtualKind] | None = None,
         without_controllers: Collection[Resource] = MAKE_PODS,
-        list_page: ListPage = whole_list,
+        list_page: ListPage = complete_list,
     ) -> None:
         self._authenticator = authenticator
         self._authorizer = authorizer

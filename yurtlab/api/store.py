@@ -98,7 +98,7 @@ class Store:
         self._version = int(clock.seconds() * 1000)
         self._objects: dict[Resource, dict[_Key, Object]] = {}
         self._history: deque[Event] = deque(maxlen=history)
-        self._last_forgotten_version = self._version
+        self._last_dropped_version = self._version
         self._watchers: dict[Resource, list[_Watcher]] = {}
         self._undelivered: deque[Event] = deque()
         self._delivering = False
@@ -325,7 +325,7 @@ class Store:
         else:
             self._objects[kind][key] = changed
         if len(self._history) == self._history.maxlen:
-            self._last_forgotten_version = self._history[0].version
+            self._last_dropped_version = self._history[0].version
         event = Event(self._version, kind, change, changed, previous)
         self._history.append(event)
         self._undelivered.append(event)
@@ -357,7 +357,7 @@ class Store:
     def _events_since(self, kind: Resource, since: int | None) -> _Events:
         if since is None or since == self._version:
             return []
-        if not self._last_forgotten_version <= since < self._version:
+        if not self._last_dropped_version <= since < self._version:
             raise errors.expired(f"too old resource version: {since} ({self._version})")
         return [event for event in self._history if event.kind is kind and event.version > since]
 

@@ -50,12 +50,12 @@ class Mirror(MultiService):
         informers = Informers(clock, client)
         own_pods = f"spec.nodeName={node}"
         self._seen: dict[Resource, IInformer] = {
-            local.NODES: informers.informer(InformerSpec(remote.NODES, _whole, name=node)),
+            local.NODES: informers.informer(InformerSpec(remote.NODES, _unchanged, name=node)),
             local.PODS: informers.informer(
-                InformerSpec(remote.PODS, _whole, field_selector=own_pods)
+                InformerSpec(remote.PODS, _unchanged, field_selector=own_pods)
             ),
-            local.CONFIG_MAPS: informers.informer(InformerSpec(remote.CONFIG_MAPS, _whole)),
-            local.SECRETS: informers.informer(InformerSpec(remote.SECRETS, _whole)),
+            local.CONFIG_MAPS: informers.informer(InformerSpec(remote.CONFIG_MAPS, _unchanged)),
+            local.SECRETS: informers.informer(InformerSpec(remote.SECRETS, _unchanged)),
         }
         self._unfollow: list[Callable[[], None]] = []
         for part in (informers, self._queue):
@@ -142,5 +142,5 @@ class Mirror(MultiService):
             await self._client.delete(remote.PODS, name, namespace, grace=0)
 
 
-def _whole(obj: Object) -> Object:
+def _unchanged(obj: Object) -> Object:
     return obj

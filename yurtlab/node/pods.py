@@ -32,7 +32,7 @@ class PodEvents:
         self._store = store
         self._pod = pod
         self._namespace: str = pod["metadata"]["namespace"]
-        self._known: dict[tuple[str, str, str], str] = {}
+        self._event_names: dict[tuple[str, str, str], str] = {}
 
     def record(self, container: str, kind: str, reason: str, message: str) -> None:
         """Record an event about the container with that name.
@@ -40,13 +40,13 @@ class PodEvents:
         ``kind`` and ``reason`` are those of :func:`pod_event`.
         """
         key = (container, reason, message)
-        name = self._known.get(key, "")
+        name = self._event_names.get(key, "")
         # It may have been deleted meanwhile.
         event = self._store.find(EVENTS, self._namespace, name)
         if event is None:
             event = self._event(container, kind, reason, message)
             created = self._store.create(EVENTS, self._namespace, event)
-            self._known[key] = created["metadata"]["name"]
+            self._event_names[key] = created["metadata"]["name"]
         else:
             event["count"] += 1
             event["lastTimestamp"] = timestamp(self._clock.seconds())
@@ -128,7 +128,7 @@ class Pod:
         self._grace: float | None = None
         self._in_store = True
         self._ended: list[Deferred[None]] = []
-        self._gone = False
+        self._is_removed = False
 
     @property
     def all_containers(self) -> list[Container]:
@@ -171,7 +171,7 @@ class Pod:
 
     def _changed(self) -> None:
         """Schedule the next step; changes until then are handled together."""
-        if self._step is None and not self._gone:
+        if self._step is None and not self._is_removed:
             self._step = self._reactor.callLater(0, self._take_step)
 
     def _take_step(self) -> None:
@@ -235,7 +235,7 @@ class Pod:
 
     def _finish(self) -> None:
         """Clean up after everything has ended."""
-        self._gone = True
+        self._is_removed = True
         for container in self.all_containers:
             container.remove()
         shutil.rmtree(self._directory, ignore_errors=True)

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.certificates import Authority
 from benchmarks.load import Backend, Clients, build
 from benchmarks.processes import BenchmarkFailed
-from benchmarks.proxy.loads import Loads, Scale, Way
+from benchmarks.proxy.loads import Loads, Route, Scale
 from benchmarks.proxy.proxy import CLUSTER_IP, PORT, KernelProxy
 from tests.e2e.network.namespaces import Namespace
 from tests.proxy.kernel.lab import Lab
@@ -85,7 +85,7 @@ class Bench(Loads):
         self._load, self._behind = self._ends(lab)
         load, backend = self._ends(others)
         working = self._addresses[WORKING]
-        self.direct = Way(load, backend, working, backend.plain_port, backend.echo_port)
+        self.direct = Route(load, backend, working, backend.plain_port, backend.echo_port)
         self._machines.callback(self._stop)
 
     def _ends(self, lab: Lab) -> tuple[Clients, Backend]:
@@ -97,19 +97,19 @@ class Bench(Loads):
             return clients, self._machines.enter_context(backend)
 
     @property
-    def ours(self) -> Way:
+    def ours(self) -> Route:
         """The route through the cluster IP of a Service with one endpoint."""
         if self._endpoints != (WORKING,):
             self._start(WORKING)
         return self.current
 
     @property
-    def current(self) -> Way:
+    def current(self) -> Route:
         """The route through the cluster IP of the current Service."""
         assert self._proxy is not None  # one has been started
-        return Way(self._load, self._behind, CLUSTER_IP, PORT, PORT, [self._proxy.pid])
+        return Route(self._load, self._behind, CLUSTER_IP, PORT, PORT, [self._proxy.pid])
 
-    def slowest_beside_dead(self, clients: int) -> float:
+    def slowest_with_dead_endpoints(self, clients: int) -> float:
         """Return the seconds until the last of ``clients`` is connected by a new proxy while two of
         three endpoints are dead.
         """

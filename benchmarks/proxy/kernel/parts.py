@@ -11,10 +11,10 @@ from benchmarks.proxy.kernel.bench import Bench
 from benchmarks.proxy.parts import CLIENTS
 from benchmarks.run import Unit
 
-KEPT = 0.95
+MIN_RATIO = 0.95
 """The minimum fraction of the figure without a proxy."""
 
-BESIDE_DEAD, MAX_MILLISECONDS = 24, 1200.0
+CLIENTS_WITH_DEAD, MAX_MILLISECONDS = 24, 1200.0
 """The clients of a Service with two of three endpoints dead, and how long they may wait: the first
 packet is retransmitted after 1 s."""
 
@@ -31,14 +31,14 @@ def _many(work: str, title: str) -> Callable[..., Iterator[Figure]]:
     """Return a part with small operations: their rate and their median."""
 
     def part(bench: Bench) -> Iterator[Figure]:
-        rate = Figure(Demand(title, Unit.RATE, KEPT, True, True))
-        p50 = Figure(Demand(f"{title}: p50", Unit.LATENCY, 1 / KEPT, True))
+        rate = Figure(Demand(title, Unit.RATE, MIN_RATIO, True, True))
+        p50 = Figure(Demand(f"{title}: p50", Unit.LATENCY, 1 / MIN_RATIO, True))
         for turn in range(bench.scale.repeats):
             bench.renew()
-            for way, rates, p50s in _in_turn(
+            for route, rates, p50s in _in_turn(
                 turn, (bench.direct, rate.peer, p50.peer), (bench.ours, rate.ours, p50.ours)
             ):
-                result = bench.many(way, work, CLIENTS)
+                result = bench.many(route, work, CLIENTS)
                 rates.append(result.rate)
                 p50s.append(result.p50 * _MILLISECOND)
         yield from (rate, p50)
@@ -51,13 +51,13 @@ def _bulk(work: str, streams: int) -> Callable[..., Iterator[Figure]]:
 
     def part(bench: Bench) -> Iterator[Figure]:
         title = f"{work}, {streams} stream{'s' if streams > 1 else ''}"
-        figure = Figure(Demand(title, Unit.THROUGHPUT, KEPT, True, True))
+        figure = Figure(Demand(title, Unit.THROUGHPUT, MIN_RATIO, True, True))
         for turn in range(min(bench.scale.repeats, BODIES)):
             bench.renew()
-            for way, values in _in_turn(
+            for route, values in _in_turn(
                 turn, (bench.direct, figure.peer), (bench.ours, figure.ours)
             ):
-                values.append(bench.bulk(way, work, streams) / _MEGABYTE)
+                values.append(bench.bulk(route, work, streams) / _MEGABYTE)
         yield figure
 
     return part
@@ -72,15 +72,15 @@ def retry(bench: Bench) -> Iterator[Figure]:
     """Measure the longest wait of clients while one endpoint refuses and one is a black hole, and
     the rate of connections once both are left out.
     """
-    title = f"slowest of {BESIDE_DEAD} clients, 2 of 3 dead"
+    title = f"slowest of {CLIENTS_WITH_DEAD} clients, 2 of 3 dead"
     slowest = Figure(Demand(title, Unit.LATENCY, MAX_MILLISECONDS))
-    rate = Figure(Demand("new connections, dead left out", Unit.RATE, KEPT, True, True))
+    rate = Figure(Demand("new connections, dead left out", Unit.RATE, MIN_RATIO, True, True))
     waited = []
     for turn in range(bench.scale.repeats):
         bench.renew()
-        waited.append(bench.slowest_beside_dead(BESIDE_DEAD) * _MILLISECOND)
-        for way, values in _in_turn(turn, (bench.direct, rate.peer), (bench.current, rate.ours)):
-            values.append(bench.many(way, "connections", CLIENTS).rate)
+        waited.append(bench.slowest_with_dead_endpoints(CLIENTS_WITH_DEAD) * _MILLISECOND)
+        for route, values in _in_turn(turn, (bench.direct, rate.peer), (bench.current, rate.ours)):
+            values.append(bench.many(route, "connections", CLIENTS).rate)
     # Every client has to be connected in time, so the maximum is judged.
     slowest.ours.append(max(waited))
     yield from (slowest, rate)

@@ -76,7 +76,7 @@ class KillTestCase(LeakTestCase):
 
         await self.eventually(is_released, f"{survivor.arguments[0]} has let go of all", ENDED)
 
-    async def start_again(self, victim: Program) -> None:
+    async def restart(self, victim: Program) -> None:
         """Restart the killed program, and require that new dials work."""
         began = reactor.seconds()
         victim.start()
@@ -127,7 +127,7 @@ class HandshakeKillTests(KillTestCase):
             self.proxy.turns = None
             if survivor is self.server:
                 await self.assert_released(survivor, before)
-            await self.start_again(victim)
+            await self.restart(victim)
             # An agent does not end its streams at once, because the server may be only unreachable.
             await self.assert_released(survivor, before)
 
@@ -179,7 +179,7 @@ class StreamKillTests(KillTestCase):
         for stream in streams:
             stream.drop()
         await self.assert_released(self.server, before)
-        await self.start_again(self.agent)
+        await self.restart(self.agent)
 
     async def test_the_server(self) -> None:
         """The agent closes its dialed connections when it has connected to the new process."""
@@ -192,7 +192,7 @@ class StreamKillTests(KillTestCase):
         peers = [peer for target in targets for peer in target.peers]
         self.server.kill()
         await self.within(ENDED, gatherResults([s.when_ended() for s in streams]), "all end")
-        await self.start_again(self.server)
+        await self.restart(self.server)
         await self.within(ENDED, gatherResults([p.when_lost() for p in peers]), "targets are left")
         await self.assert_released(self.agent, before)
 
@@ -222,7 +222,7 @@ class DrainingKillTests(KillTestCase):
             leaving.kill()
             print(f"\n{leaving.arguments[0]} killed while it drains: ", end="")
             await self.within(ENDED, stream.when_ended(), "the stream ends")
-            await self.start_again(leaving)
+            await self.restart(leaving)
             await self.assert_released(staying, before)
 
     async def test_the_other_program(self) -> None:
@@ -236,4 +236,4 @@ class DrainingKillTests(KillTestCase):
             staying.start()
             if staying is self.server:
                 await staying.ready()
-            await self.start_again(leaving)
+            await self.restart(leaving)
