@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from tests.e2e.kubectl import find_kubectls
+from tests.e2e.kubectl import KUBECTL_GOGC, find_kubectls
 
 REPOSITORY = Path(__file__).parents[2]
 DEPLOY = REPOSITORY / "deploy"
@@ -47,7 +48,11 @@ def why_not_rendered() -> str | None:
 def rendered_text(directory: Path, kubectl: str) -> str:
     """Return the output of ``kubectl kustomize``, which must succeed without warnings."""
     done = subprocess.run(
-        [kubectl, "kustomize", str(directory)], capture_output=True, text=True, timeout=60
+        [kubectl, "kustomize", str(directory)],
+        env={**os.environ, "GOGC": KUBECTL_GOGC},
+        capture_output=True,
+        text=True,
+        timeout=60,
     )
     if done.returncode != 0 or done.stderr:
         raise AssertionError(f"{kubectl} kustomize {directory}: {done.stderr}")
