@@ -16,6 +16,9 @@ from typing import Any
 
 import yaml
 
+_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+
 _ACTION = re.compile(r"\{\{(-?)\s*(/\*.*?\*/|.*?)\s*(-?)\}\}", re.DOTALL)
 _WORD = re.compile(r'\s*("(?:\\.|[^"\\])*"|[()]|:=|=|,|\d+|[$.\w]+)')
 _VERB = re.compile(r"%[dsvq]")
@@ -36,7 +39,7 @@ def _fail(text: str) -> str:
 
 
 def _from_yaml(text: str) -> Any:
-    read = yaml.safe_load(text)
+    read = yaml.load(text, _Loader)
     return read if isinstance(read, dict) else {"Error": "it is not a map"}
 
 
@@ -71,7 +74,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "fail": _fail,
     "first": lambda items: items[0] if items else None,
     "fromYaml": _from_yaml,
-    "fromYamlArray": yaml.safe_load,
+    "fromYamlArray": lambda text: yaml.load(text, _Loader),
     "get": lambda target, key: target.get(key, ""),
     "has": lambda item, items: item in items,
     "hasKey": lambda target, key: key in target,
@@ -94,7 +97,7 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "set": _set,
     "splitList": lambda separator, text: text.split(separator),
     "ternary": lambda yes, no, which: yes if which else no,
-    "toYaml": lambda value: yaml.safe_dump(value).rstrip("\n"),
+    "toYaml": lambda value: yaml.dump(value, Dumper=_Dumper).rstrip("\n"),
     "unset": _unset,
 }
 
