@@ -42,7 +42,7 @@ class Replica:
             lambda identity: False,
             AgentListenerSettings(Limits(), world.grace),
             {},
-            replicas=lambda: world.events,
+            replicas=lambda: world.announced,
         )
         self.factory = tls.server_side(world.clock, world.server_contexts, self.listener)
 
@@ -56,7 +56,7 @@ class Replica:
 
 
 @implementer(IStreamClientEndpoint)
-class Way:
+class Address:
     """An address: each attempt reaches the next of the replicas behind it."""
 
     def __init__(self, world, location):
@@ -81,7 +81,7 @@ class Way:
 
 
 class ReplicaTests(Links, TestCase):
-    """A test case with several servers; ``events`` is the number of servers that they send."""
+    """A test case with several servers; ``announced`` is the number of servers that they send."""
 
     limit = None
     expected = 2
@@ -94,7 +94,7 @@ class ReplicaTests(Links, TestCase):
         issuer = Issuer.make(self, self.clock)
         self.server_contexts = ServerContexts(issuer.server())
         self.creator = ClientContexts(issuer.node()).creator("server.test")
-        self.events = None
+        self.announced = None
         self.identifiers = "host=edge-1"
         self.behind = {}
         self.hangs = False
@@ -114,7 +114,7 @@ class ReplicaTests(Links, TestCase):
         settings = ClientSettings("edge-1", lambda: self.identifiers, Limits(), "test 1")
 
         def tls_endpoint(host, port):
-            return tls.TLSEndpoint(self.clock, self.creator, Way(self, (host, port)))
+            return tls.TLSEndpoint(self.clock, self.creator, Address(self, (host, port)))
 
         return ServerSet(self.context, settings, tls_endpoint, self.limit, self.expected)
 

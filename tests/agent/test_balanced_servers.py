@@ -18,7 +18,7 @@ class BalancerTests(ReplicaTests):
     def setUp(self):
         """Start three servers and an agent, and connect it."""
         super().setUp()
-        self.events = 3
+        self.announced = 3
         for _ in range(3):
             self.replica("lb")
         self.use("lb")
@@ -56,7 +56,7 @@ class BalancerTests(ReplicaTests):
         self.pass_time(5)
         self.replicas[0].sessions()[0].close(Code.REPLACED, "another")
         self.settle()
-        self.events = 4
+        self.announced = 4
         added = self.replica("lb")
         for replica in self.replicas[1:3]:
             replica.listener.replicas_changed()
@@ -67,7 +67,7 @@ class BalancerTests(ReplicaTests):
     def test_one_more(self):
         """A server that none has reported is found by looking."""
         self.pass_time(5)
-        self.events = 4
+        self.announced = 4
         self.replica("lb")
         self.pass_time(8 * MAX_PROBE_DELAY, 5)
         self.assertEqual([1, 1, 1, 1], self.counts())
@@ -161,7 +161,7 @@ class BalancerTests(ReplicaTests):
     def test_dead_address_beside(self):
         """An unresponsive address does not keep clients from one that leads to more servers."""
         self.use("dead", "lb")
-        self.events = 4
+        self.announced = 4
         self.replica("lb")
         self.pass_time(60)
         self.assertEqual([1, 1, 1, 1], self.counts())
@@ -276,7 +276,7 @@ class BalancerTests(ReplicaTests):
         self.assertEqual(dialed, len(self.dialed))
 
 
-class PatientServerTests(ReplicaTests):
+class LongGraceServerTests(ReplicaTests):
     """The same with servers that wait long for agents connected elsewhere."""
 
     grace = 1000.0
@@ -285,13 +285,13 @@ class PatientServerTests(ReplicaTests):
         """If a client reaches an unknown server and gives up its session, the callers of that
         session get an error once the agent is back at its server.
         """
-        self.events = 3
+        self.announced = 3
         for _ in range(3):
             self.replica("lb")
         self.use("lb")
         self.pass_time(5)
         ends = [replica.stream() for replica in self.replicas]
-        self.events = 4
+        self.announced = 4
         self.replica("lb")
         self.cut()
         self.pass_time(10)
@@ -308,7 +308,7 @@ class OutageTestCase(ReplicaTests):
 
     def come_back(self, *hosts):
         """Lose all servers, which are behind these addresses, and find them again in time."""
-        self.events = 3
+        self.announced = 3
         for host in hosts:
             self.replica(host)
         for seed in range(5):
@@ -348,7 +348,7 @@ class OutageTests(OutageTestCase):
         """A session that drains because the node has new addresses is kept while its server is
         alive, however often other servers reject it.
         """
-        self.events = 3
+        self.announced = 3
         for _ in range(3):
             self.replica("lb")
         self.use("lb")
@@ -379,7 +379,7 @@ class FewOfThreeOutageTests(OutageTestCase):
 
     def test_killed(self):
         """If its server is killed, another one takes its place as soon as possible."""
-        self.events = 3
+        self.announced = 3
         for host in ("a", "b", "c"):
             self.replica(host)
         self.use("a", "b", "c")
@@ -401,7 +401,7 @@ class OneOfThreeOutageTests(FewOfThreeOutageTests):
 
     def test_another_address_of_the_server(self):
         """A session set aside because its address does not respond is found at another one."""
-        self.events = 2
+        self.announced = 2
         for _ in range(2):
             self.replica("a", "b")
         self.use("a", "b")
@@ -424,21 +424,21 @@ class TogetherTests(ReplicaTests):
 
     def alone(self):
         """Connect an agent to the only server that is known so far."""
-        self.events = 1
+        self.announced = 1
         first = self.replica("lb")
         self.use("lb")
         self.pass_time(10)
         self.assertEqual(([1], None), (self.counts(), self.servers.warning()))
         return first
 
-    def test_told_meanwhile(self):
+    def test_number_changes_meanwhile(self):
         """Each server is found soon after agents receive the new number; until then the missing
         ones are reported.
         """
         first = self.alone()
         for servers in (2, 3, 4):
             self.replica("lb")
-            self.events = servers
+            self.announced = servers
             first.listener.replicas_changed()
             self.settle()
             self.assertEqual(
@@ -448,26 +448,26 @@ class TogetherTests(ReplicaTests):
             self.assertEqual([1] * servers, self.counts())
             self.assertIsNone(self.servers.warning())
 
-    def test_told_of_fewer(self):
+    def test_fewer_servers_announced(self):
         """A lower number starts no search, and ends no session."""
         first = self.alone()
         self.replica("lb")
-        self.events = 2
+        self.announced = 2
         first.listener.replicas_changed()
         self.pass_time(20)
         before = len(self.dialed)
-        self.events = 1
+        self.announced = 1
         first.listener.replicas_changed()
         self.pass_time(60)
         self.assertEqual(([1, 1], before), (self.counts(), len(self.dialed)))
 
-    def test_all_agents_are_told_at_once(self):
+    def test_all_agents_are_notified_at_once(self):
         """Agents that receive a number at once spread their attempts over some seconds."""
         bounds = []
         first = self.alone()
         for _ in range(2):
             self.replica("lb")
-        self.events = 3
+        self.announced = 3
         self.patch(random, "uniform", lambda low, high: bounds.append(high) or high)
         before = len(self.dialed)
         first.listener.replicas_changed()
@@ -476,7 +476,7 @@ class TogetherTests(ReplicaTests):
         self.pass_time(20)
         self.assertEqual([1, 1, 1], self.counts())
 
-    def test_the_same_number_is_told_once(self):
+    def test_the_same_number_is_announced_once(self):
         """An unchanged number is sent only once, whatever makes the server count again."""
         first = self.alone()
         events = []
@@ -484,12 +484,12 @@ class TogetherTests(ReplicaTests):
         self.settle()
         (session,) = self.servers.sessions()
         session.on_servers.append(events.append)
-        for self.events in (1, 1, 2, 2, 2, None, 2):
+        for self.announced in (1, 1, 2, 2, 2, None, 2):
             first.listener.replicas_changed()
             self.settle()
         self.assertEqual([2], events)
 
-    def test_number_that_nobody_knows(self):
+    def test_unknown_number(self):
         """With an unknown number as many servers are connected as expected, and the agent does not
         report that these are all.
         """
@@ -500,7 +500,7 @@ class TogetherTests(ReplicaTests):
         self.assertEqual([1, 1], self.counts())
         self.assertIsNone(self.servers.problem())
         self.assertIn("the total number of servers is not known", self.servers.warning())
-        self.events = 2
+        self.announced = 2
         first.listener.replicas_changed()
         self.settle()
         self.assertIsNone(self.servers.warning())

@@ -147,7 +147,7 @@ class StopTests(ClientTestCase):
         [events] = self.logged
         self.assertIn("session ended: the session has been drained", events)
 
-    def test_server_is_told(self):
+    def test_server_is_notified(self):
         """The server learns that the agent has stopped: closing drops no sent data."""
 
         def abort(transport):

@@ -39,7 +39,7 @@ class DrainingTests(ReplicaTests):
         self.assertEqual((["made"], []), (near.events, far.reasons))
 
 
-class GoingAwayTests(DrainingTests):
+class GracefulCloseTests(DrainingTests):
     """A server that goes away."""
 
     def setUp(self):

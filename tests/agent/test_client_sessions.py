@@ -125,11 +125,11 @@ class SessionTests(ClientTestCase):
         self.network.cut()
         ready = self.client.connection_ready
 
-        def ask_too_late(connection):
+        def request_too_late(connection):
             ready(connection)
             old.close(Code.SESSION_LOST, "the peer did not reconnect in time")
 
-        self.patch(self.client, "connection_ready", ask_too_late)
+        self.patch(self.client, "connection_ready", request_too_late)
         self.attempt()
         self.assertEqual([], self.client.sessions())
         self.assertIn("ended here meanwhile", self.client.last_error)

@@ -32,7 +32,7 @@ class DialedSocketsTests(SynchronousTestCase):
         self.assertFalse(self.sockets.contains(IPv4Address("TCP", "127.0.0.1", 40001), LISTENER))
         self.assertFalse(self.sockets.contains(IPv6Address("TCP", "::1", 40000), LISTENER))
 
-    def test_one_port_for_two_places(self) -> None:
+    def test_one_port_for_two_uses(self) -> None:
         """An end connected elsewhere may have the same address and port as a local client."""
         self.sockets.opened(SOCKET, IPv4Address("TCP", "127.0.0.1", 10250))
         self.assertFalse(self.sockets.contains(SOCKET, LISTENER))

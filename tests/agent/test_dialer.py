@@ -203,7 +203,7 @@ class AddressTests(DialerTests):
         self.assert_failed(request, Code.DENIED, "--allow-destination 10.0.0.6:22 ")
         self.assertEqual(self.attempts(), [])
 
-    def test_a_denied_own_name_says_where_it_leads(self) -> None:
+    def test_a_denied_own_name_is_reported_with_its_addresses(self) -> None:
         """The error of a denied own name has the address that the flag would need."""
         request = self.ask("localhost", 22)
         self.assert_failed(request, Code.DENIED, "localhost:22 leads to 127.0.0.1:22")
@@ -228,7 +228,7 @@ class LimitTests(DialerTests):
         self.refuse()
         self.assertFalse(self.ask("10.0.0.5").answered)
 
-    def test_a_burst_to_one_target_waits_for_its_turn(self) -> None:
+    def test_a_burst_to_one_target_is_queued(self) -> None:
         """A burst to one target is served in order, in whatever form the target is spelled; another
         target does not wait.
         """
@@ -243,7 +243,7 @@ class LimitTests(DialerTests):
         for request in (*requests, other):
             self.assertIsNotNone(request.stream, request.failure)
 
-    def test_whoever_gives_up_leaves_its_place(self) -> None:
+    def test_a_canceled_dial_makes_room(self) -> None:
         """A cancelled dial makes room for the next; one that was waiting is never dialed."""
         first, _, third = [self.ask("10.0.0.5") for _ in range(3)]
         assert first.cancel is not None
@@ -254,7 +254,7 @@ class LimitTests(DialerTests):
         self.ask("10.0.0.5")
         self.assertEqual(len(self.attempts()), 3)
 
-    def test_the_turn_of_a_name_has_a_time_of_its_own(self) -> None:
+    def test_a_queued_name_has_its_own_timeout(self) -> None:
         """A dial that waits for its turn, and then for a lookup, times out once, for the lookup."""
         first, *_ = [self.ask("db.example.org", timeout=8.0) for _ in range(2)]
         third = self.ask("db.example.org", timeout=3.0)
@@ -359,7 +359,7 @@ class LimitTests(DialerTests):
 class NameTests(DialerTests):
     """Destinations that are resolved."""
 
-    def test_a_name_is_looked_up_and_its_addresses_tried_in_turn(self) -> None:
+    def test_addresses_of_a_name_are_tried_in_order(self) -> None:
         """A refused connection moves on at once; the first connected socket wins."""
         request = self.ask("db.example.org")
         self.assertEqual(self.names.asked[0][0], "db.example.org")
@@ -401,7 +401,7 @@ class NameTests(DialerTests):
         self.assert_failed(request, Code.TIMEOUT)
         self.assertEqual(len(self.attempts()), 2)
 
-    def test_the_answer_of_a_host_is_told_before_silence(self) -> None:
+    def test_a_response_is_reported_before_a_timeout(self) -> None:
         """The text has every address, the code is the most specific one."""
         request = self.ask("db.example.org")
         self.names.answer("192.0.2.1", "192.0.2.2")
@@ -426,7 +426,7 @@ class NameTests(DialerTests):
         self.assert_failed(request, Code.REFUSED)
         self.assertEqual(len(self.attempts()), 4)
 
-    def test_an_address_that_a_name_must_not_lead_to_is_left_out(self) -> None:
+    def test_a_forbidden_address_of_a_name_is_skipped(self) -> None:
         """A name server cannot direct the agent to its own loopback."""
         request = self.ask("db.example.org", 22)
         self.names.answer("127.0.0.1", "192.0.2.1")
@@ -458,7 +458,7 @@ class NameTests(DialerTests):
         self.names.answer("192.0.2.1")
         self.assertEqual(self.attempts(), [])
 
-    def test_those_who_ask_for_a_name_at_a_time_share_a_lookup(self) -> None:
+    def test_concurrent_dials_share_a_lookup(self) -> None:
         """Concurrent lookups of one name are shared; a cancelled one does not affect the others."""
         limits = DialLimits(max_concurrent=10, max_pending=10)
         self.dialer.stop()
@@ -499,7 +499,7 @@ class NameTests(DialerTests):
         self.assertFalse(self.ask("db.example.org").answered)
         self.assertEqual(self.resolver.lookups, 2)
 
-    def test_a_lookup_that_the_system_cannot_make_says_so(self) -> None:
+    def test_a_failed_lookup_is_reported(self) -> None:
         """A lookup that the system cannot make fails with the reason, and its place is free."""
         request, other = self.ask("db.example.org"), self.ask("db.example.org")
         self.names.fail(OSError(errno.EMFILE, "Too many open files"))
@@ -520,7 +520,7 @@ class NameTests(DialerTests):
 class InterleaveTests(SynchronousTestCase):
     """The order of a name's addresses."""
 
-    def test_families_take_turns_beginning_with_the_preferred_one(self) -> None:
+    def test_families_alternate(self) -> None:
         """The order within a family is kept."""
         texts = ["fd00::1", "fd00::2", "fd00::3", "10.0.0.1"]
         ordered = interleave_families([ip_address(text) for text in texts])

@@ -88,7 +88,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.assertEqual([(("192.0.2.1", 10262),), (("192.0.2.2", 10262),)], self.events)
         self.assertEqual(["192.0.2.2:10262"], self.kept())
 
-    def test_follower_comes_late(self):
+    def test_late_subscriber(self):
         """A late follower is notified at once."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
@@ -252,7 +252,7 @@ class DiscoveryTests(SynchronousTestCase):
         self.stop()
         self.assertEqual(["c:1"], self.kept())
 
-    def test_api_away(self):
+    def test_api_unreachable(self):
         """An outage of the API of any length changes nothing; changes are seen afterwards."""
         self.client.put(SERVICES, service("ClusterIP", annotation="a:1"))
         self.start()
@@ -277,7 +277,7 @@ class DiscoveryTests(SynchronousTestCase):
 class FixedTests(SynchronousTestCase):
     """``--tunnelserver-addr``."""
 
-    def test_told_once(self):
+    def test_reported_once(self):
         """The addresses are reported once, unchanged."""
         events = []
         fixed = FixedAddresses([("a", 1)])

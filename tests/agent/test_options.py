@@ -166,7 +166,7 @@ class ValueTests(SynchronousTestCase):
         self.assertEqual(names["alias.example"], (ip_address("10.0.0.5"),))
         self.assertIn(ip_address("::1"), names["localhost"])
 
-    def test_the_join_token_is_read_from_its_file_when_asked_for(self) -> None:
+    def test_the_join_token_is_read_from_its_file(self) -> None:
         """The join token is read when it is needed: an enrolled agent needs none."""
         path = self.mktemp()
         Path(path).write_text(f"{TOKEN}\n")
@@ -247,7 +247,7 @@ class ClusterTests(SynchronousTestCase):
             ),
         )
 
-    def test_a_pod_with_a_service_account_asks_as_a_pod(self) -> None:
+    def test_a_pod_with_a_service_account(self) -> None:
         """Without a token, or outside a pod, the kubelet's kubeconfig is used."""
         self.assertIsNone(self.mode(environment=IN_POD, token=self.token()).kube_config)
         self.assertEqual(self.mode(environment=IN_POD).kube_config, KUBELET_CONFIG)
@@ -382,7 +382,7 @@ class ErrorTests(SynchronousTestCase):
         with self.assertRaisesRegex(UsageError, "^--node-ip is missing: .*set NODE_IP"):
             Options({}).parseOptions(["--node-name=edge-1"])
 
-    def test_without_a_cluster_there_is_another_way(self) -> None:
+    def test_without_a_cluster(self) -> None:
         """Errors for a missing name, address or server mention --standalone."""
         for flag, given in (("NAME", ()), ("IP", ("--node-name=edge-1",))):
             events = str(self.assertRaises(UsageError, Options({}).parseOptions, given))

@@ -83,7 +83,7 @@ class CanonicalHostTests(SynchronousTestCase):
 class PatternTests(SynchronousTestCase):
     """The syntax of --allow-destination."""
 
-    def test_patterns_allow_what_they_say_and_nothing_beside_it(self) -> None:
+    def test_patterns_allow_exactly_their_targets(self) -> None:
         """Addresses, networks and ports are matched exactly."""
         for pattern, allowed, denied in [
             ("192.0.2.1", [("192.0.2.1", 1), ("192.0.2.1", 65535)], [("192.0.2.2", 1)]),
@@ -219,7 +219,7 @@ class MetaPortTests(SynchronousTestCase):
             is_here=lambda address: address in self.here,
         )
 
-    def test_no_spelling_of_the_node_leads_to_it(self) -> None:
+    def test_no_spelling_of_the_node_reaches_it(self) -> None:
         """Neither loopback nor an own address reaches it, unless a pattern has ports."""
         hosts = (
             "127.0.0.1", "127.9.9.9", "0.0.0.0", "::", "::1", "::ffff:127.0.0.1", "10.0.0.5",
@@ -234,7 +234,7 @@ class MetaPortTests(SynchronousTestCase):
             for host in hosts:
                 self.assertFalse(reaches(decides, host, 10266), host)
 
-    def test_a_name_does_not_lead_to_it(self) -> None:
+    def test_a_name_does_not_reach_it(self) -> None:
         """Whoever controls the DNS of an allowed name cannot reach it either."""
         decides = self.decide("*.example.org")
         for address in ("10.0.0.5", "fd00::5", "172.17.0.1"):

@@ -48,7 +48,7 @@ class AddressesTests(SynchronousTestCase):
         self.refuse(UnicodeError("label empty or too long"))
         self.assertEqual([], addresses_of("a..b"))
 
-    def test_the_system_cannot_look(self) -> None:
+    def test_failed_lookup(self) -> None:
         """A failed lookup says nothing about the name."""
         self.refuse(OSError(errno.EMFILE, "Too many open files"))
         self.assertRaises(OSError, addresses_of, "x")

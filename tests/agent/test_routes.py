@@ -72,7 +72,7 @@ class RoutesTests(TestCase):
         self.assertLessEqual(dialed[:60].count("b"), 8)
         self.assertGreaterEqual(dialed[100:].count("b"), 5)
 
-    def test_begins_anew(self):
+    def test_restarts_from_the_beginning(self):
         """A missing server resets the history."""
         while self.routes.next(self.seeker) != "b":
             self.routes.failed(self.seeker)

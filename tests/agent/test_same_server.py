@@ -189,7 +189,7 @@ class HeldTests(ClientTestCase):
         self.assertTrue(self.other.connected)
         self.assertFalse(self.other.standing_by)
 
-    def test_kept_for_resumption(self):
+    def test_stored_for_resumption(self):
         """While the other client's session can be resumed, it is not replaced."""
         self.network.cut()
         self.other.retry_soon(0)

@@ -14,7 +14,7 @@ class FirstContactTests(ReplicaTests):
 
     def test_one_by_one(self):
         """Clients that share an address do not dial it at the same moment."""
-        self.events = 5
+        self.announced = 5
         self.replica("lb")
         self.servers.use([("lb", 10262)])
         self.hangs = True
@@ -25,7 +25,7 @@ class FirstContactTests(ReplicaTests):
     def test_same_moment(self):
         """Two clients that reach one server at the same moment lose no time."""
         self.patch(random, "uniform", lambda low, high: high)
-        self.events = 2
+        self.announced = 2
         self.replica("a", "b")
         self.use("a", "b")
         self.assertEqual([1], self.counts())
@@ -41,7 +41,7 @@ class SeparateTests(ReplicaTests):
     def setUp(self):
         """Start two servers."""
         super().setUp()
-        self.events = 2
+        self.announced = 2
         self.replica("a")
         self.replica("b")
         self.use("a", "b")
@@ -53,7 +53,7 @@ class SeparateTests(ReplicaTests):
 
     def test_new_address(self):
         """A server at a new address is connected within seconds, without a report in HELLO."""
-        self.events = 3
+        self.announced = 3
         self.replica("c")
         self.use("a", "b", "c")
         self.pass_time(11)
@@ -73,7 +73,7 @@ class SeparateTests(ReplicaTests):
         self.settle()
         self.assertEqual(b"still here", bytes(far.received))
 
-    def test_who_is_back_is_not_told_as_missing(self):
+    def test_a_reconnected_server_is_not_missing(self):
         """A server that is back is not reported as missing, although earlier attempts failed."""
         for replica in self.replicas:
             self.kill(replica)
@@ -112,35 +112,35 @@ class SeparateTests(ReplicaTests):
         self.pass_time(URGENT_DELAY)
         self.assertEqual([1, 1], self.counts())
 
-    def test_told_of_more(self):
+    def test_more_servers_announced(self):
         """A client that has found no server looks at once when another one is reported."""
         dead = [f"c{number}" for number in range(20)]
         self.use("a", "b", *dead)
         self.patch(random, "uniform", lambda low, high: high)
         self.pass_time(150)
         self.assertIn(self.dialed[-1], dead)
-        self.events = 3
+        self.announced = 3
         self.replica(*dead)
         self.cut()
         self.pass_time(1)
         self.assertEqual([1, 1, 1], self.counts())
 
-    def test_told_of_more_where_nobody_was(self):
+    def test_more_servers_announced_without_sessions(self):
         """It first looks where there is no session, however often that failed before."""
         self.use("a", "b", "c")
         self.pass_time(20)
         self.assertIn("c", self.dialed)
         self.patch(random, "uniform", lambda low, high: high)
         self.pass_time(120)
-        self.events = 3
+        self.announced = 3
         self.replica("c")
         self.cut()
         self.pass_time(1)
         self.assertEqual([1, 1, 1], self.counts())
 
-    def test_told_of_fewer(self):
+    def test_fewer_servers_announced(self):
         """A server that does not know of the other one ends no session, and hides no third one."""
-        self.events = 1
+        self.announced = 1
         self.cut()
         self.pass_time(5)
         self.assertEqual([1, 1], self.counts())
@@ -150,9 +150,9 @@ class SeparateTests(ReplicaTests):
         self.pass_time(3 * MAX_PROBE_DELAY, 5)
         self.assertEqual([1, 1, 1], self.counts())
 
-    def test_not_told(self):
+    def test_not_announced(self):
         """A server that started without the API, and does not know the number, changes nothing."""
-        self.events = None
+        self.announced = None
         self.kill(self.replicas[0])
         self.replicas[0].up = True
         self.pass_time(5)
@@ -216,7 +216,7 @@ class SeparateTests(ReplicaTests):
         self.settle()
         self.assertEqual((["made"], b"still here"), (near.events, bytes(far.received)))
 
-    def test_comes_back_elsewhere(self):
+    def test_reconnects_elsewhere(self):
         """A session whose address is gone when its connection breaks continues at another one."""
         near, far = self.replicas[0].stream()
         self.replicas[1].up = False
@@ -242,7 +242,7 @@ class NodePortTests(ReplicaTests):
 
     def test_no_storm(self):
         """An agent does not dial all of them at once, and still finds the servers."""
-        self.events = 2
+        self.announced = 2
         hosts = [f"n{number}" for number in range(20)]
         self.replica(*hosts)
         self.replica(*hosts)
@@ -254,7 +254,7 @@ class NodePortTests(ReplicaTests):
 
     def test_dead_nodes(self):
         """Unresponsive addresses are passed over."""
-        self.events = 1
+        self.announced = 1
         self.replica("n7")
         self.use(*(f"n{number}" for number in range(8)))
         self.pass_time(60)
@@ -280,7 +280,7 @@ class LimitTests(ReplicaTests):
 
     def test_limit(self):
         """There are this many sessions, and no search for more servers."""
-        self.events = 4
+        self.announced = 4
         hosts = ["a", "b", "c", "d"]
         for host in hosts:
             self.replica(host)
@@ -293,7 +293,7 @@ class LimitTests(ReplicaTests):
 
     def test_another(self):
         """When one server is gone, another one takes its place."""
-        self.events = 3
+        self.announced = 3
         for host in ("a", "b", "c"):
             self.replica(host)
         self.use("a", "b", "c")
@@ -312,7 +312,7 @@ class OneOfTwoTests(ReplicaTests):
 
     def test_leaving(self):
         """The agent leaves a draining server for the other address at once."""
-        self.events = 2
+        self.announced = 2
         self.replica("a")
         self.replica("b")
         self.use("a", "b")
@@ -392,7 +392,7 @@ class UncountedTests(ReplicaTests):
         self.use("a", "b", "c")
         self.pass_time(1)
         self.assertEqual(3, len(self.servers._group.clients))
-        self.events = 1
+        self.announced = 1
         self.cut()
         self.pass_time(5)
         self.assertEqual((1, [1]), (self.servers.desired, self.counts()))

@@ -55,7 +55,7 @@ class ServerTestCase(SynchronousTestCase):
             self.clock.advance(0.25)
             self.settle()
 
-    def take_nothing(self, seconds):
+    def read_nothing(self, seconds):
         """Let time pass while the client receives nothing."""
         for _ in range(round(seconds * 4)):
             self.clock.advance(0.25)

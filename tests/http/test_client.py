@@ -287,7 +287,7 @@ class ResponseTests(ClientTestCase):
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\na")
         self.assertEqual([(self.connection, False)] * 2, self.responses)
 
-    def test_ended_by_who_is_told_of_the_answer(self):
+    def test_ended_by_the_receiver(self):
         """A connection that is closed in ``on_response`` is not handed over."""
         receiver = self.ask(b"GET", *UPGRADE, upgrade=True)
         self.connection.on_response = lambda connection, switches: connection.close()
@@ -295,7 +295,7 @@ class ResponseTests(ClientTestCase):
         self.assertIsNone(receiver.head)
         self.assert_failed(receiver, "the connection was closed", unanswered=False)
 
-    def test_paused_until_wanted(self):
+    def test_paused_until_read(self):
         """Only one read is held of a response whose body has no consumer."""
         receiver = self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\nab")

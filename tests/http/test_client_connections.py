@@ -30,7 +30,7 @@ class KeepAliveTests(ClientTestCase):
             self.assertEqual([self.connection] * number, self.idle)
         self.assertEqual(2, self.connection.requests)
 
-    def test_what_is_kept_of_a_long_head(self):
+    def test_memory_of_a_long_head(self):
         """A long head is released once it is complete, even if the body is still incomplete."""
         receiver = self.ask(waits=True)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX: " + b"a" * 10_000)
@@ -39,7 +39,7 @@ class KeepAliveTests(ClientTestCase):
         gc.collect()
         self.assertEqual((200, None), (receiver.head.status, reader()))
 
-    def test_what_is_kept_of_who_takes_a_body(self):
+    def test_memory_of_a_body_receiver(self):
         """The consumer of a body is released while the connection is idle."""
         sink = weakref.ref(self.ask().sink)
         self.answer(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n")
@@ -88,7 +88,7 @@ class KeepAliveTests(ClientTestCase):
         self.settle()
         self.assertEqual([self.connection], self.lost)
 
-    def test_released_before_the_end_is_told(self):
+    def test_released_before_the_end_is_reported(self):
         """A request sent at the end of a response finds the connection free."""
         receiver = self.ask()
         found = []
@@ -247,7 +247,7 @@ class FailureTests(ClientTestCase):
 class SwitchTests(ClientTestCase):
     """Handing the connection over."""
 
-    def ask_and_switch(self, answer=SWITCHING, **arguments):
+    def request_and_switch(self, answer=SWITCHING, **arguments):
         """Request an upgrade, and switch when it is granted."""
         protocol = Recorder()
         receiver = Receiver(waits=True)
@@ -265,7 +265,7 @@ class SwitchTests(ClientTestCase):
 
     def test_switch(self):
         """After a 101 the protocol gets the data, beginning with that after the head."""
-        receiver, protocol = self.ask_and_switch(SWITCHING + b"early", upgrade=True)
+        receiver, protocol = self.request_and_switch(SWITCHING + b"early", upgrade=True)
         self.assertRaises(RuntimeError, receiver.exchange.switch, Recorder())
         self.answer(b" and late")
         self.assertEqual(b"early and late", protocol.received)
@@ -284,14 +284,14 @@ class SwitchTests(ClientTestCase):
 
     def test_connection_breaks(self):
         """The exchange fails if the connection that was handed over breaks."""
-        receiver, protocol = self.ask_and_switch(upgrade=True)
+        receiver, protocol = self.request_and_switch(upgrade=True)
         self.origin.break_off(ConnectionLost("reset"))
         self.assertEqual(1, len(protocol.ended_with))
         self.assert_failed(receiver, "broke", False)
 
     def test_abort(self):
         """An exchange whose connection was handed over can still be aborted."""
-        receiver, protocol = self.ask_and_switch(upgrade=True)
+        receiver, protocol = self.request_and_switch(upgrade=True)
         receiver.exchange.abort()
         self.assertEqual(1, len(protocol.ended_with))
         self.assert_failed(receiver, "aborted", False)

@@ -53,7 +53,7 @@ class StatusTests(SynchronousTestCase):
 class AcceptTests(SynchronousTestCase):
     """``accepts_json`` determines whether the client reads a Status."""
 
-    def test_json_is_asked_for_by_name(self):
+    def test_json_is_requested_by_name(self):
         """The fields of kubectl and client-go name JSON."""
         for field in (
             b"application/json",
@@ -71,7 +71,7 @@ class AcceptTests(SynchronousTestCase):
         for field in (b"", b"*/*", b"text/plain", b"application/jsonp", b"application/json;q=0.0"):
             self.assertFalse(accepts_json([field]), field)
 
-    def test_what_is_looked_at_is_short(self):
+    def test_parsed_text_is_limited(self):
         """Before authentication, half a megabyte of types does not take a second to parse."""
         for field, read in ((b"a," * 2040 + b"application/json", True), (b"a," * 2048, False)):
             self.assertEqual(read, accepts_json([field, b"application/json"]))
@@ -188,7 +188,7 @@ class UpgradeTests(SynchronousTestCase):
         events = "unable to upgrade connection: " + without
         self.assertEqual(upgrade_failure(error_response(503, without, CURL)), events)
 
-    def test_nobody_knows_who_asked(self):
+    def test_unknown_caller(self):
         """A head that is rejected may have been a request with an upgrade."""
         answer = error_response(400, "the request head is malformed: too bad", None)
         self.assertEqual(upgrade_failure(answer), "the request head is malformed: too bad")

@@ -240,17 +240,17 @@ class MemoryTests(SynchronousTestCase):
         finally:
             tracemalloc.stop()
 
-    def test_it_is_held_once(self):
+    def test_it_is_stored_once(self):
         """Only the parser holds it; the received bytes are not kept in addition."""
         for text in self.LONG:
             self.assertLess(self.held(text[:-1]), 1.5 * self.SIZE)
 
-    def test_one_that_is_complete_is_let_go(self):
+    def test_a_complete_head_is_released(self):
         """A complete head is released by the reader."""
         for text in self.LONG:
             self.assertLess(self.held(text[:-1], text[-1:]), 20_000)
 
-    def test_one_that_is_forgotten(self):
+    def test_an_evicted_head(self):
         """An incomplete head can be released."""
         heads = RequestHeads(HeadLimits())
         heads.feed(CONNECT[:-1])
@@ -293,7 +293,7 @@ class RepeatedHeadTests(SynchronousTestCase):
             self.assertIs(first, self.heads.feed(CONNECT + early))
             self.assertEqual((early, False), (self.heads.early, self.heads.begun))
 
-    def test_a_head_that_differs_in_a_byte_is_read_anew(self):
+    def test_a_head_that_differs_in_a_byte_is_parsed(self):
         """Nothing of the previous head is left in a head that differs from it in one byte."""
         first = self.heads.feed(CONNECT)
         second = self.heads.feed(CONNECT.replace(b"one", b"One"))

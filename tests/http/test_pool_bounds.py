@@ -131,7 +131,7 @@ class BoundTests(PoolTestCase):
         self.use(self.new())
         self.assertEqual(2, self.acquire().requests + 1)
 
-    def test_long_use_comes_back(self):
+    def test_long_use_ends(self):
         """A connection that was in long use is kept only within the limit."""
         stream = self.new()
         self.follow(stream)
@@ -162,7 +162,7 @@ class BoundTests(PoolTestCase):
         self.clock.advance(14)
         self.assertEqual([], self.attempts)
 
-    def test_lasting(self):
+    def test_long_requests(self):
         """A long-running request does not count, even before its response has begun."""
         for _ in range(5):
             self.begin(self.new(long_running=True))
@@ -175,7 +175,7 @@ class BoundTests(PoolTestCase):
         self.begin(self.new(long_running=True))
         self.assert_statistics(in_use=9, waiting=0)
 
-    def test_lasting_answers(self):
+    def test_long_responses(self):
         """A long response to such a request does not free a place."""
         self.follow(self.new(long_running=True))
         self.new()
@@ -183,7 +183,7 @@ class BoundTests(PoolTestCase):
         self.ask()
         self.assertEqual([], self.attempts)
 
-    def test_lasting_attempts_do_not_count(self):
+    def test_long_attempts_do_not_count(self):
         """The connection attempt of a long-running request does not count, nor does its failure."""
         self.begin(self.new())
         long_running = [self.ask(long_running=True) for _ in range(3)]

@@ -138,7 +138,7 @@ class ReuseTests(PoolTestCase):
         pool = ConnectionPool(self.clock, lambda key, caller: 1 / 0)
         self.failureResultOf(pool.acquire("node"), ZeroDivisionError)
 
-    def test_nothing_is_kept_for_origins_that_are_gone(self):
+    def test_nothing_is_stored_for_former_origins(self):
         """An origin without connections is forgotten."""
         connection = self.new()
         self.use(connection)

@@ -72,7 +72,7 @@ class ShareTests(PoolTestCase):
             self.clock.advance(self.settings.waiting_timeout)
             self.assert_statistics(waiting=0)
 
-    def test_what_lasts(self):
+    def test_long_requests_of_a_caller(self):
         """A caller has half of all connections, for any kind of long use."""
         self.assertEqual(512, self.served("mallory", long_running=True))
         error = self.failureResultOf(self.ask(caller="mallory", long_running=True), PoolBusy)
@@ -81,7 +81,7 @@ class ShareTests(PoolTestCase):
         self.begin(self.new(caller="jane", long_running=True))
         self.use(self.new(caller="jane"))
 
-    def test_what_turns_out_to_last(self):
+    def test_requests_that_become_long(self):
         """Upgrades and long responses count in their caller's share of all connections."""
         for _ in range(256):
             self.upgrade(self.new(caller="mallory", upgrade=True))
@@ -107,7 +107,7 @@ class TogetherTests(ShareTests):
         """Request a connection."""
         return super().ask(key, **arguments)
 
-    def test_what_lasts_at_several_ports(self):
+    def test_long_requests_at_several_ports(self):
         """A caller has half of all connections in use of a node, at any ports; other callers and
         nodes are not affected.
         """
@@ -127,7 +127,7 @@ class TogetherTests(ShareTests):
             transport.break_off(ConnectionLost())
         self.assertEqual(512, self.served("mallory", key=others[0], long_running=True))
 
-    def test_a_place_is_given_to_who_waits_at_another_port(self):
+    def test_a_free_connection_serves_another_port(self):
         """It does not matter which port of a node frees the place; other nodes are not affected."""
         kubelet, metrics = ("edge-1", 10250), ("edge-1", 10255)
         followed = [self.new(key=kubelet, long_running=True) for _ in range(1023)]
@@ -142,7 +142,7 @@ class TogetherTests(ShareTests):
         self.assertNoResult(waiting[2])
         self.assertEqual([], self.attempts)
 
-    def test_ports_take_turns(self):
+    def test_ports_are_served_in_turn(self):
         """Waiting requests of several ports are served in turn."""
         followed = [self.new(long_running=True) for _ in range(1022)]
         ports = [("edge-1", port) for port in (10255, 10250, 9100)]
@@ -157,7 +157,7 @@ class TogetherTests(ShareTests):
         self.assertEqual([*ports, ports[1]], [attempt.key for attempt in self.attempts])
         self.assertEqual(1, self.pool.statistics.waiting)
 
-    def test_refused_ports_are_forgotten(self):
+    def test_refused_ports_are_removed(self):
         """An origin that is requested while all places are taken leaves nothing behind."""
         for _ in range(1024):
             self.begin(self.new(long_running=True))
@@ -165,7 +165,7 @@ class TogetherTests(ShareTests):
             self.failureResultOf(self.ask(("edge-1", port), long_running=True), PoolBusy)
         self.assertEqual(1, len(self.pool._origins))
 
-    def test_a_port_that_was_forgotten_before(self):
+    def test_a_port_that_was_removed_before(self):
         """A removed origin does not remove the new one with the same key."""
         first = self.new()
         [former] = self.pool._origins.values()

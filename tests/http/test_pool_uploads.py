@@ -58,7 +58,7 @@ class UploadTests(PoolTestCase):
         self.assertIs(third, self.successResultOf(self.asked[2]))
         self.assertNoResult(self.asked[3])
 
-    def test_what_lasts_is_an_upload_first(self):
+    def test_long_uploads_count_as_uploads_first(self):
         """A long-running upload counts as one until its response has been running for a second."""
         for _ in range(2):
             self.ask(upload=True, long_running=True, caller="a")

@@ -86,7 +86,7 @@ class StalledUploadTests(RelayTestCase):
         while self.client.reading:
             self.client.receive(bytes(16 * 1024))
 
-    def assert_given_up(self, seconds=30):
+    def assert_aborted(self, seconds=30):
         """Check that both sides are aborted after the timeout, not before."""
         self.clock.advance(seconds - 1)
         self.assertFalse(self.origin.aborted)
@@ -94,28 +94,28 @@ class StalledUploadTests(RelayTestCase):
         self.assertTrue(self.origin.aborted)
         self.assertEqual(0, self.pool.statistics.in_use)
 
-    def test_never_takes_it(self):
+    def test_never_reads_it(self):
         """The exchange is aborted after the response timeout, and the client gets an error."""
         self.stall()
-        self.assert_given_up()
+        self.assert_aborted()
         settle(self.clock, self.client)
         ((status, _, body, _),) = self.responses("PUT", closed=True)
         self.assertEqual(504, status)
         self.assertIn(b"edge-1: no data of the request body was accepted for 30 seconds", body)
         self.assertTrue(self.client.write_ended)
 
-    def test_patience(self):
+    def test_linger(self):
         """``patient`` applies to the response, not to the request."""
         self.long_running = True
         self.stall()
-        self.assert_given_up()
+        self.assert_aborted()
 
     def test_without_a_timeout(self):
         """Without a response timeout, the timeout for the body is a minute."""
         self.relay = Relay(self.clock)
         self.addCleanup(self.relay.close)
         self.stall()
-        self.assert_given_up(60)
+        self.assert_aborted(60)
 
     def test_slow_origin(self):
         """An origin that reads some data repeatedly has unlimited time."""
@@ -126,9 +126,9 @@ class StalledUploadTests(RelayTestCase):
             self.assertTrue(self.client.reading)
             self.fill()
         self.assertFalse(self.origin.aborted)
-        self.assert_given_up()
+        self.assert_aborted()
 
-    def test_taken_in_the_end(self):
+    def test_read_in_the_end(self):
         """Once the body has been read, the response timeout starts."""
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.client.receive(bytes(100_000))
@@ -140,7 +140,7 @@ class StalledUploadTests(RelayTestCase):
         self.clock.advance(100)
         self.assertEqual([None], self.ends)
 
-    def test_patience_after_the_body(self):
+    def test_linger_after_the_body(self):
         """For a body that was read completely there is no timeout with ``patient``."""
         self.long_running = True
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
@@ -155,7 +155,7 @@ class StalledUploadTests(RelayTestCase):
         self.stall()
         self.client.receive_end()
         self.assertFalse(self.origin.aborted)
-        self.assert_given_up()
+        self.assert_aborted()
         settle(self.clock, self.client)
         self.clock.advance(5)
         settle(self.clock, self.client)
@@ -173,7 +173,7 @@ class StalledUploadTests(RelayTestCase):
         """After the response has begun the same timeout aborts both sides."""
         self.stall()
         self.origin.receive(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
-        self.assert_given_up()
+        self.assert_aborted()
         self.assertTrue(self.client.aborted)
 
     def test_answer_ends_it(self):
@@ -248,7 +248,7 @@ class BodyBufferTests(RelayTestCase):
         self.assertTrue(self.origin.sent.endswith(b"\r\n\r\nabc"))
         self.assertEqual(1, len(self.attempts))
 
-    def test_unfinished_bodies_take_nothing_from_others(self):
+    def test_unfinished_bodies_do_not_block_others(self):
         """Incomplete bodies use up at most their caller's share; other requests are served."""
         for fields in (
             [b"Content-Length: 9"],
@@ -278,7 +278,7 @@ class BodyBufferTests(RelayTestCase):
         self.clock.advance(2 * BODY_START_TIMEOUT)
         self.assertEqual([], self.attempts)
 
-    def test_patience_is_for_complete_requests(self):
+    def test_linger_is_for_complete_requests(self):
         """With ``patient``, a client that waits for a 100 still gets a timeout."""
         self.long_running = True
         self.begin(b"Content-Length: 3", b"Expect: 100-continue")
@@ -304,13 +304,13 @@ class ExpectationTests(RelayTestCase):
         self.assertEqual(504, self.responses("PUT")[-1][0])
         self.assertTrue(self.origin.aborted)
 
-    def test_nobody_tells_it(self):
+    def test_no_hundred_continue(self):
         """Without a 100 the client gets an error after the response timeout."""
         for framing in (b"Content-Length: 2", CHUNKED):
             self.expect(framing)
             self.assert_504_after(30)
 
-    def test_told_to_go_on(self):
+    def test_hundred_continue(self):
         """After a 100 the upload has unlimited time."""
         self.expect()
         self.answer(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -154,7 +154,7 @@ class OriginFailsTests(RelayTestCase):
             self.origin.receive(b"HTTP/1.1 103 Early Hints\r\n\r\n" * 100)
         self.assertEqual([103] * 16 + [502], [a[0] for a in self.responses()])
 
-    def test_patience(self):
+    def test_linger(self):
         """A request with ``patient`` has no response timeout."""
         self.long_running = True
         self.send(request())

@@ -61,7 +61,7 @@ class ExchangeTests(ServerTestCase):
         self.send(request())
         self.assertEqual(1, len(self.client.segments))
 
-    def test_what_an_exchange_tells(self):
+    def test_properties_of_an_exchange(self):
         """Status, sent bytes and whether the response has begun are available for logs."""
         self.send(request())
         exchange = self.exchange
@@ -490,14 +490,14 @@ class DrainTests(ServerTestCase):
         settle(self.clock, self.client, busy, fresh)
         self.successResultOf(drained)
 
-    def test_an_answer_that_is_not_taken_yet(self):
+    def test_an_unread_response(self):
         """A client has the usual time to receive a response, though no exchange is left."""
         self.handler.answer = lambda exchange: exchange.respond(200, [], bytes(300_000))
         self.client.receive(request())
         self.server.factory.drain()
-        self.take_nothing(79.75)
+        self.read_nothing(79.75)
         self.assertFalse(self.client.aborted)
-        self.take_nothing(0.5)
+        self.read_nothing(0.5)
         self.assertTrue(self.client.aborted)
 
     def test_nothing_to_drain(self):

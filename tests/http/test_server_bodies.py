@@ -68,7 +68,7 @@ class RequestBodyTests(ServerTestCase):
         with self.assertRaises(RuntimeError):
             self.exchange.deliver_body(sink)
 
-    def test_paused_until_wanted(self):
+    def test_paused_until_read(self):
         """Only one read is held of a body without a consumer."""
         self.send(request(b"/", b"Content-Length: 100000", method=b"PUT"))
         self.assertTrue(self.client.reading)
@@ -247,7 +247,7 @@ class ReadBodyTests(ServerTestCase):
         self.assertEqual(b"", self.client.sent)
 
 
-class KeptPiecesTests(ServerTestCase):
+class BufferMemoryTests(ServerTestCase):
     """The memory for buffered bodies."""
 
     def taken(self, write):
@@ -443,7 +443,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.settle()
         self.assertTrue(self.client.write_ended)
 
-    def test_body_nobody_wanted(self):
+    def test_unread_body(self):
         """A body without a consumer is dropped as well, even if it was complete."""
         body = b"x" * 10 + request(b"/smuggled")
         self.send(request(b"/", b"Content-Length: 10", method=b"PUT", body=body))
@@ -485,7 +485,7 @@ class EarlyAnswerTests(ServerTestCase):
             self.clock.advance(1)
         self.assertTrue(self.client.aborted)
 
-    def test_all_taken(self):
+    def test_all_received(self):
         """A client that has received everything and does not close only has the linger time."""
         self.patch(server_connection, "all_acknowledged", lambda transport: True)
         self.send(request(b"/", CLOSE))
@@ -495,7 +495,7 @@ class EarlyAnswerTests(ServerTestCase):
         self.assertTrue(self.client.aborted)
 
 
-class AllTakenTests(SynchronousTestCase):
+class AllReceivedTests(SynchronousTestCase):
     """Whether a peer has received all sent data, according to the kernel."""
 
     def setUp(self):

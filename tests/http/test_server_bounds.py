@@ -165,7 +165,7 @@ class FullTests(SynchronousTestCase):
         self.assertEqual([True, False], [first.write_ended, third.write_ended])
         self.assertEqual((["full"] * 2, {}), (self.events, self.factory.refusals))
 
-    def test_an_answer_that_is_not_taken_yet(self):
+    def test_an_unread_response(self):
         """An evicted client can receive the rest of its response, as after any close."""
         slow = self.server.connect()
         slow.receive(request())
@@ -187,13 +187,13 @@ class FullTests(SynchronousTestCase):
         self.assertEqual([200], self.statuses(newest))
         self.assertEqual([200], self.statuses(idle))
 
-    def test_who_waits_longest(self):
+    def test_the_longest_waiting(self):
         """The longest waiting client is evicted, for its first request or another."""
         idle, silent = self.connect(request()), self.connect()
         self.connect()
         self.assertEqual([True, False], [idle.write_ended, silent.write_ended])
 
-    def test_requests_under_way(self):
+    def test_requests_in_flight(self):
         """Requests in progress and streams are never evicted: a further client gets a 503."""
         asking = self.busy()
         upgraded = self.busy(b"Connection: Upgrade", b"Upgrade: spdy/3.1")
@@ -278,7 +278,7 @@ class LongHeadTests(SynchronousTestCase):
             self.assertEqual(200, self.status(client))
         self.assertEqual(({503: 2}, 0), (self.factory.refusals, self.factory.long_heads.used))
 
-    def test_while_their_requests_are_under_way(self):
+    def test_while_their_requests_are_in_flight(self):
         """A complete head counts as well, however many pieces it came in."""
         for connect in (self.connect, self.connect_at_once):
             under_way = [connect(1, self.LONG) for _ in range(3)]
@@ -380,9 +380,9 @@ class HalfCloseTests(ServerTestCase):
         self.handler.answer = lambda exchange: exchange.respond(200, [], bytes(300_000))
         self.client.receive(request())
         self.client.receive_end()
-        self.take_nothing(79.75)
+        self.read_nothing(79.75)
         self.assertFalse(self.client.aborted)
-        self.take_nothing(0.5)
+        self.read_nothing(0.5)
         self.assertTrue(self.client.aborted)
 
     def test_for_good(self):
@@ -438,7 +438,7 @@ class HalfCloseTests(ServerTestCase):
         self.assertTrue(self.client.aborted)
         self.assertFalse(sink.finished)
 
-    def test_in_a_body_that_is_wanted_later(self):
+    def test_in_a_body_that_is_read_later(self):
         """An incomplete body that is read after the end has arrived fails the exchange, too."""
         self.send(request(b"/", b"Content-Length: 10", method=b"PUT"))
         self.client.receive_end()
@@ -504,7 +504,7 @@ class UnreadEndTests(ServerTestCase):
         self.assertIn("the client has closed the connection", str(error))
         self.assertEqual(0, len(self.server.factory.unread))
 
-    def test_client_that_is_read_again(self):
+    def test_client_that_is_resumed(self):
         """A client that is read again is not checked any more: its end is reported."""
         self.assertEqual(1, len(self.server.factory.unread))
         hello(self.exchange)

@@ -129,7 +129,7 @@ class ReadingTests(AskingTestCase):
         self.origin.receive(b"456")
         self.assertEqual([b"123"], pieces)
 
-    def test_a_reader_is_forgotten_at_the_end(self):
+    def test_a_reader_is_released_at_the_end(self):
         """A reader may hold a large body, and the connection is kept for a minute."""
         reader = Reader()
         gone = weakref.ref(reader)

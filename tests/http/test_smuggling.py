@@ -487,7 +487,7 @@ class ResponseTests(SmugglingTestCase):
             self.assert_response_refused(field, b"HTTP/1.1 100 Continue\r\n")
             self.assert_response_refused(field, b"HTTP/1.1 101 Switching Protocols\r\n")
 
-    def test_lengths_that_tell_of_another_answer(self):
+    def test_lengths_of_another_response(self):
         """No body is read for a 304 or the response to a HEAD."""
         for line, method in ((b"HTTP/1.1 304 \r\n", b"GET"), (b"HTTP/1.1 200 OK\r\n", b"HEAD")):
             for field in (b"Content-Length: 5\r\n", CHUNKED):

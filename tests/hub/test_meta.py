@@ -157,7 +157,7 @@ class HubPageTests(SynchronousTestCase):
         self.assertEqual(200, answer.status)
         self.assertEqual("PodList", json.loads(answer.body)["kind"])
 
-    def test_strangers_want_pods(self) -> None:
+    def test_requests_for_pods_of_others(self) -> None:
         """Clients on other machines, and web pages on this one, cannot read them."""
         for options in ({"peer": "192.0.2.1"}, {"host": "evil.example"}, {"Origin": "http://a"}):
             answer = self.request_page("/pods", **options)

@@ -173,7 +173,7 @@ class ClientContract:
         self.assertIsNone(self.done(self.client.delete(CONFIG_MAPS, "a", "default")))
         self.refused(self.client.get(CONFIG_MAPS, "a", "default"), NotFound)
 
-    def test_what_is_given_belongs_to_the_caller(self):
+    def test_results_belong_to_the_caller(self):
         """Changes that a caller makes to an object do not affect others."""
         created = self.add("a", data={"x": "1"})
         created["data"]["x"] = "2"

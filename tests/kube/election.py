@@ -15,12 +15,12 @@ from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.lease import RETRY_SECONDS, LeaderElection
 from yurttunnel.kube.resources import LEASES
 
-AWAY = ApiUnreachable("GET https://api:6443/: connection refused")
-LONGEST_PAUSE = 2.2 * RETRY_SECONDS
+UNREACHABLE = ApiUnreachable("GET https://api:6443/: connection refused")
+MAX_PAUSE = 2.2 * RETRY_SECONDS
 NAMESPACE, NAME = "kube-system", "yurt-tunnel-approver"
 
 
-class Led(Service):
+class LeaderService(Service):
     """A service to lead; it counts its starts, and stops when the test says so."""
 
     def __init__(self):
@@ -69,7 +69,7 @@ class Link:
     def _call(self, verb, *arguments):
         self.calls.append(verb)
         if self.cut:
-            return fail(AWAY)
+            return fail(UNREACHABLE)
         if self.silent:
             return Deferred()
         ask = getattr(self.client, verb)
@@ -78,7 +78,7 @@ class Link:
             return Deferred()
         answer = ask(*arguments)
         if verb in self.lose_answers_of:
-            return answer.addBoth(lambda _: fail(AWAY))
+            return answer.addBoth(lambda _: fail(UNREACHABLE))
         return answer
 
     def get(self, resource, name, namespace=None):
@@ -100,7 +100,7 @@ class Process:
     def __init__(self, clock, client, identity):
         self.identity = identity
         self.link = Link(client)
-        self.led = Led()
+        self.led = LeaderService()
         self.election = LeaderElection(clock, self.link, NAMESPACE, NAME, identity, self.led)
 
 

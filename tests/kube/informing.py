@@ -11,7 +11,7 @@ from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.interfaces import InformerSpec
 from yurttunnel.kube.resources import PODS
 
-AWAY = ApiUnreachable("GET https://api:6443/api/v1/pods: connection refused")
+UNREACHABLE = ApiUnreachable("GET https://api:6443/api/v1/pods: connection refused")
 CUT = WatchInterrupted("watch of https://api:6443/api/v1/pods: the connection was lost")
 
 

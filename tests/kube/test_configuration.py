@@ -382,7 +382,7 @@ class KubeConfigTests(ConfigurationTestCase):
             self.assertIn("server: the URL of an API has no user, password or query", text)
             self.assertNotIn("hunter2", text)
 
-    def test_a_time_that_a_plugin_is_told(self):
+    def test_a_time_for_a_plugin(self):
         """A time is passed as its text in the file, since JSON has no times."""
         extension = {"issued": datetime.date(2024, 1, 31), "number": 1}
         name = "client.authentication.k8s.io/exec"

@@ -12,7 +12,7 @@ from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.events import BURST, REFILL_SECONDS, EventRecorder
 from yurttunnel.kube.resources import EVENTS
 
-AWAY = ApiUnreachable("POST https://api:6443/api/v1/events: connection refused")
+UNREACHABLE = ApiUnreachable("POST https://api:6443/api/v1/events: connection refused")
 
 
 def about(name="settings", namespace="kube-system", kind="ConfigMap"):
@@ -121,12 +121,12 @@ class EventRecorderTests(SynchronousTestCase):
 
     def test_unreachable(self):
         """Events that cannot be written are logged with a rate limit, and written when repeated."""
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.record()
         self.record("more")
         lost = [line for line in self.lines if "is lost" in line]
         self.assertEqual(
-            [f"the event Bad about ConfigMap kube-system/settings is lost: {AWAY}"], lost
+            [f"the event Bad about ConfigMap kube-system/settings is lost: {UNREACHABLE}"], lost
         )
         self.client.recover()
         self.record()

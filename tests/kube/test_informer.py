@@ -5,7 +5,15 @@ from __future__ import annotations
 from twisted.internet.defer import CancelledError
 from zope.interface.verify import verifyObject
 
-from tests.kube.informing import AWAY, PODS_SPEC, InformerTestCase, name_of, node_of, pod, whole
+from tests.kube.informing import (
+    PODS_SPEC,
+    UNREACHABLE,
+    InformerTestCase,
+    name_of,
+    node_of,
+    pod,
+    whole,
+)
 from yurttunnel.kube.errors import ApiError
 from yurttunnel.kube.interfaces import IInformer, IInformers, IKubeClient, InformerSpec
 from yurttunnel.kube.reflector import PAGE_OBJECTS
@@ -227,7 +235,7 @@ class ListTests(InformerTestCase):
         for name in "abc":
             self.client.put(PODS, pod(name, node=f"n-{name}"))
         _, changes = self.follow()
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         changes.clear()
         self.client.recover()
         self.client.put(PODS, pod("b", node="n-new"))
@@ -266,7 +274,7 @@ class ListTests(InformerTestCase):
             self.client.put(PODS, pod(f"p{number:04}", node="n1"))
         informer, _ = self.follow()
         self.clock.pump([0, 0])
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         for number in range(2 * PAGE_OBJECTS):
             self.client.remove(PODS, f"p{number:04}", "default")
         self.client.forget_history()
@@ -286,18 +294,20 @@ class ReadinessTests(InformerTestCase):
         self.client.put(PODS, pod("a"))
         self.follow()
         self.assertIsNone(self.informers.problem())
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.follow(InformerSpec(CONFIG_MAPS, whole, namespace="ns", name="ports"))
         self.follow(InformerSpec(SERVICES, whole, namespace="ns"))
         problem = self.informers.problem()
-        self.assertIn(f"configmaps ns/ports ({AWAY}), services in ns ({AWAY})", problem)
+        self.assertIn(
+            f"configmaps ns/ports ({UNREACHABLE}), services in ns ({UNREACHABLE})", problem
+        )
         self.assertEqual(problem, self.informers.incomplete())
 
     def test_out_of_touch(self):
         """After a minute without the API, the report has the time of the last response."""
         self.follow()
         self.pass_time(100)
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.pass_time(60)
         self.assertIsNone(self.informers.problem())
         self.pass_time(2)
@@ -357,7 +367,7 @@ class LifeTests(InformerTestCase):
         self.follow()
         self.successResultOf(self.informers.stopService())
         self.assertEqual(([], []), (self.client.watches, self.clock.getDelayedCalls()))
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.informers.startService()
         self.successResultOf(self.informers.stopService())
         self.assertEqual([], self.clock.getDelayedCalls())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kube.informing import AWAY, CUT, InformerTestCase, pod
+from tests.kube.informing import CUT, UNREACHABLE, InformerTestCase, pod
 from tests.logged import Logged
 from yurttunnel.kube.errors import ApiError, NotAllowed
 from yurttunnel.kube.resources import NODES, PODS
@@ -74,9 +74,9 @@ class MalformedTests(InformerTestCase):
 class BadTimesTests(InformerTestCase):
     """Outages and errors of the API."""
 
-    def test_away_from_the_beginning(self):
+    def test_unreachable_from_the_start(self):
         """Requests are retried with backoff until the API is reachable."""
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.client.put(PODS, pod("a", node="n1"))
         informer, _ = self.follow()
         self.pass_time(600)
@@ -86,11 +86,11 @@ class BadTimesTests(InformerTestCase):
         self.pass_time(31)
         self.assertTrue(informer.synced)
 
-    def test_away_for_hours(self):
+    def test_unreachable_for_hours(self):
         """After an outage of hours there is no list, and the cache stays in use."""
         self.client.put(PODS, pod("a", node="n1"))
         informer, changes = self.follow()
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.pass_time(3 * 3600)
         self.assertTrue(informer.synced)
         self.assertEqual("n1", informer.get("a", "default"))
@@ -103,12 +103,12 @@ class BadTimesTests(InformerTestCase):
     def test_pauses_begin_short_again(self):
         """After a healthy watch, the backoff is reset."""
         self.follow()
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.pass_time(300)
         self.client.recover()
         # The longest pause, and the time after which a watch is healthy.
         self.pass_time(70)
-        self.client.end_watches(AWAY)
+        self.client.end_watches(UNREACHABLE)
         watches = self.count("watch")
         self.pass_time(2)
         self.assertEqual(watches + 1, self.count("watch"))
@@ -216,13 +216,13 @@ class BadTimesTests(InformerTestCase):
         self.clock.advance(0)
         self.assertEqual((3, None), (self.count("watch"), informer.error))
 
-    def test_told_once(self):
+    def test_reported_once(self):
         """Failure and recovery of a watch are logged once."""
         said = Logged(self)
         self.follow()
         self.pass_time(100)
         self.assertEqual([], said)
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.pass_time(100)
         self.client.recover()
         self.pass_time(100)

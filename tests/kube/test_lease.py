@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.kube.election import AWAY, LONGEST_PAUSE, NAME, NAMESPACE, ElectionTestCase
+from tests.kube.election import MAX_PAUSE, NAME, NAMESPACE, UNREACHABLE, ElectionTestCase
 from yurttunnel.kube.errors import NotAllowed
 from yurttunnel.kube.lease import RELEASE_SECONDS, RENEW_SECONDS, STOP_SECONDS
 from yurttunnel.kube.lease_lock import LEASE_SECONDS
@@ -53,7 +53,7 @@ class CampaignTests(ElectionTestCase):
         self.pass_time(LEASE_SECONDS - 4)
         self.assertFalse(self.b.led.active)
         # At most two reads: one sees the last renewal, and one the expiry.
-        self.pass_time(4 + 2 * LONGEST_PAUSE + 0.2)
+        self.pass_time(4 + 2 * MAX_PAUSE + 0.2)
         self.assertTrue(self.b.led.active)
         self.assertEqual("b", self.spec()["holderIdentity"])
         self.assertEqual(1, self.spec()["leaseTransitions"])
@@ -180,7 +180,7 @@ class CampaignTests(ElectionTestCase):
     def test_no_leader(self):
         """A waiting process reports a problem only if no leader is known any more."""
         self.both()
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.pass_time(9)
         self.assertIsNone(self.b.election.problem())
         self.pass_time(10)
@@ -276,7 +276,7 @@ class StopTests(ElectionTestCase):
         self.successResultOf(self.a.election.stopService())
         late[0]()
         self.assertEqual("", self.spec()["holderIdentity"])
-        self.pass_time(LONGEST_PAUSE + 0.1)
+        self.pass_time(MAX_PAUSE + 0.1)
         self.assertTrue(self.b.led.active)
 
     def test_while_it_stops(self):

@@ -38,7 +38,7 @@ class LossTests(ElectionTestCase):
         self.pass_time(20)
         self.assertTrue(self.b.led.active)
 
-    def test_short_trouble(self):
+    def test_short_failure(self):
         """An outage of less than ten seconds interrupts nothing."""
         self.both()
         self.a.link.cut = True

@@ -11,7 +11,7 @@ from yurttunnel.kube import work_queue
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.work_queue import BURST, MAX_BACKOFF, STOP_TIMEOUT, WorkQueue
 
-AWAY = ApiUnreachable("GET https://api:6443/: connection refused")
+UNREACHABLE = ApiUnreachable("GET https://api:6443/: connection refused")
 
 
 class WorkQueueTestCase(SynchronousTestCase):
@@ -137,7 +137,7 @@ class FailureTests(WorkQueueTestCase):
 
     def test_backoff(self):
         """A failed key is retried after pauses that double up to the longest."""
-        self.results["a"] = AWAY
+        self.results["a"] = UNREACHABLE
         self.queue.add("a")
         self.assertEqual(
             [0.005, 0.015, 0.035, 0.075, 0.155, 0.315, 0.635], self.attempts_until(1.0)
@@ -146,21 +146,21 @@ class FailureTests(WorkQueueTestCase):
         last = self.attempts_until(4000)
         self.assertAlmostEqual(MAX_BACKOFF, last[-1] - last[-2])
 
-    def test_success_forgets(self):
+    def test_success_resets(self):
         """After a success, the backoff is reset."""
-        self.results["a"] = AWAY
+        self.results["a"] = UNREACHABLE
         self.queue.add("a")
         _ = self.attempts_until(10.0)
         self.results["a"] = None
         self.queue.add("a")
         self.assertEqual(0, len(self.queue))
-        self.results["a"] = AWAY
+        self.results["a"] = UNREACHABLE
         self.queue.add("a")
         self.assertEqual([0.005, 0.015], self.attempts_until(0.02))
 
     def test_added_in_a_pause(self):
         """A key that is added while it waits for a retry is retried at once, and once."""
-        self.results["a"] = AWAY
+        self.results["a"] = UNREACHABLE
         self.queue.add("a")
         _ = self.attempts_until(5.0)
         before = len(self.begun)
@@ -173,7 +173,7 @@ class FailureTests(WorkQueueTestCase):
         """A key that is added while a failing handler runs is handled again at once."""
         self.queue.add("a")
         self.queue.add("a")
-        self.finish("a", AWAY)
+        self.finish("a", UNREACHABLE)
         self.assertEqual(["a", "a"], self.begun)
         self.finish("a")
         self.assertEqual(0, len(self.queue))
@@ -182,20 +182,20 @@ class FailureTests(WorkQueueTestCase):
         """If many keys fail, 10 a second are retried beyond the burst."""
         count = BURST + 50
         for number in range(count):
-            self.results[str(number)] = AWAY
+            self.results[str(number)] = UNREACHABLE
             self.queue.add(str(number))
         for _ in range(60):
             self.clock.advance(0.1)
         self.assertLess(len(self.begun), count + BURST + 10 * 6 + 2)
         self.assertGreaterEqual(len(self.begun), count + BURST)
 
-    def test_told(self):
+    def test_reported(self):
         """A failure is one line of the log, with a rate limit."""
         for number in range(20):
-            self.results[str(number)] = AWAY
+            self.results[str(number)] = UNREACHABLE
             self.queue.add(str(number))
-        matching = [line for line in self.lines if str(AWAY) in line]
-        self.assertEqual([f"0: {AWAY}; retrying"], matching)
+        matching = [line for line in self.lines if str(UNREACHABLE) in line]
+        self.assertEqual([f"0: {UNREACHABLE}; retrying"], matching)
 
     def test_defect(self):
         """An unexpected exception is logged with its traceback, and the key is retried."""
@@ -281,14 +281,14 @@ class StopTests(WorkQueueTestCase):
         """A failure while the queue stops is not retried."""
         self.queue.add("a")
         stopped = self.queue.stopService()
-        self.finish("a", AWAY)
+        self.finish("a", UNREACHABLE)
         self.successResultOf(stopped)
         self.assertEqual(0, len(self.queue))
         self.assertEqual([], self.clock.getDelayedCalls())
 
-    def test_pauses_are_forgotten(self):
+    def test_pauses_are_reset(self):
         """Keys that wait for a retry are dropped."""
-        self.results["a"] = AWAY
+        self.results["a"] = UNREACHABLE
         self.queue.add("a")
         self.successResultOf(self.queue.stopService())
         self.assertEqual([], self.clock.getDelayedCalls())

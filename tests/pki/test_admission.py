@@ -231,7 +231,7 @@ class TokenAdmissionTests(World):
         revoke_node(self.clock, self.directory.path, "edge-1")
         self.ask("edge-2", "host=camera")
 
-    def test_dropped_names_stay_taken(self) -> None:
+    def test_dropped_names_stay_reserved(self) -> None:
         """A name that is no longer claimed stays the node's, since older certificates are valid."""
         key = new_key()
         self.ask("edge-1", "host=camera", key=key)

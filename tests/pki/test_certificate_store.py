@@ -246,7 +246,7 @@ class StoreTests(SynchronousTestCase):
             self.assertRaises(StateError, self.store.save, self.issue())
         self.assertEqual([CURRENT], self.directory.names())
 
-    def test_link_not_made_again(self):
+    def test_link_is_not_recreated(self):
         """A rewritten file to which the current link refers is not removed."""
         self.store.save(self.issue())
 

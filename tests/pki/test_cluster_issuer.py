@@ -182,7 +182,7 @@ class RequestTests(SynchronousTestCase):
         self.assertGreaterEqual(self.api.reads, 55)
         self.assertLessEqual(self.api.reads, 85)
 
-    def test_says_for_whom(self):
+    def test_subject_in_the_message(self):
         """Each stage of the wait has a sentence with what to do."""
         self.ask()
         self.api.approve("csr-0")
@@ -208,7 +208,7 @@ class RequestTests(SynchronousTestCase):
         self.clock.advance(1)
         self.fails(asked, Denied, "csr-0 was rejected by its signer: no reason is given")
 
-    def test_condition_that_does_not_hold(self):
+    def test_unmet_condition(self):
         """A condition with the status False is ignored."""
         asked = self.ask()
         self.api.condition("csr-0", "Denied", status="False")

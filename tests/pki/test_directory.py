@@ -104,7 +104,7 @@ class StateDirectoryTests(SynchronousTestCase):
         with mock.patch("os.access", return_value=False):
             self.assertIn("is not accessible to user id", self.refused())
 
-    def test_a_place_where_nothing_can_be_made(self) -> None:
+    def test_an_unwritable_directory(self) -> None:
         """The error names the directory that this user may not write to, or not enter."""
         if os.geteuid() != 0:
             raise SkipTest("only root can become another user")
@@ -307,7 +307,7 @@ class StateFileTests(SynchronousTestCase):
         error = self.assertRaises(StateError, self.directory.subdirectory, "nodes")
         self.assertIn("is a symbolic link", str(error))
 
-    def test_root_gives_away_no_linked_file(self) -> None:
+    def test_root_does_not_chown_a_linked_file(self) -> None:
         """A file that the directory's owner has hard-linked to the lock keeps its owner."""
         if os.geteuid() != 0:
             raise SkipTest("only root can give files away")
@@ -494,7 +494,7 @@ class AcquireTests(SynchronousTestCase):
         release()
         StateDirectory.open(self.path).acquire()()
 
-    def test_the_end_of_a_process_lets_go(self) -> None:
+    def test_the_end_of_a_process_releases_the_lock(self) -> None:
         """The lock ends with the process, and leftover files do not exclude others."""
         program = (
             "import sys\n"
@@ -584,7 +584,7 @@ class AcquireTests(SynchronousTestCase):
         os.chown(path, 12345, 12345)
         self.assertIn("belongs to another user (id 12345)", self.refused())
 
-    def test_who_it_is_may_not_be_known(self) -> None:
+    def test_unknown_owner(self) -> None:
         """A process in another container has the number 0."""
         release = self.directory.acquire()
         self.addCleanup(release)

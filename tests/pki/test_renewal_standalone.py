@@ -112,7 +112,7 @@ class StandaloneTests(SynchronousTestCase):
         self.assertEqual(len(self.attempts), 1)
         self.assertEqual(self.stored, [self.service.current])
 
-    def test_again_and_again(self):
+    def test_repeated(self):
         """Over several lifetimes, the certificate in use is always valid."""
         for _ in range(6):
             self.pass_time(LIFE / 2)
@@ -247,7 +247,7 @@ class StandaloneTests(SynchronousTestCase):
         self.pass_time(9)
         self.assertGreater(service.not_after.timestamp(), self.clock.seconds() + LIFE / 2)
 
-    def test_away_for_weeks(self):
+    def test_offline_for_weeks(self):
         """However many attempts have failed, the next one waits for its pause."""
         self.issuer.problem = NotIssued("the server is away")
         with mock.patch.object(self.service, "_failures", 2000):

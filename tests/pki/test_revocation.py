@@ -75,7 +75,7 @@ class RevocationTests(TestCase):
         ):
             self.assertEqual(self.revocations.is_revoked(identity), expected)
 
-    def test_names_that_are_taken(self) -> None:
+    def test_names_in_use(self) -> None:
         """A name is taken by an enrolled node until it is revoked."""
         self.assertTrue(self.revocations.is_enrolled("edge-1"))
         self.assertFalse(self.revocations.is_enrolled("edge-9"))

@@ -285,7 +285,7 @@ class JoinTokenFileTests(TestCase):
         self.service.refresh()
         self.assertEqual(token, self.token())
 
-    def test_trouble_is_logged(self) -> None:
+    def test_failure_is_logged(self) -> None:
         """A failed write is logged, and retried until it succeeds."""
         self.directory.remove("join-token")
         (self.directory.path / "join-token").mkdir()

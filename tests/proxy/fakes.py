@@ -132,7 +132,7 @@ class FakeRules:
     """Records what rules would be created for.
 
     ``applied`` has all of them. While ``failure`` is set, calls fail with it, and while ``holds``
-    is true, they do not end until :meth:`go_on`. Families of the versions in ``refused`` get no
+    is true, they do not end until :meth:`release`. Families of the versions in ``refused`` get no
     rules. ``differences`` are those that the next call finds.
     """
 
@@ -163,7 +163,7 @@ class FakeRules:
         found, self.differences = self.differences, ()
         return Applied(found)
 
-    def go_on(self):
+    def release(self):
         """Let calls end."""
         self.holds = False
         waiting, self._waiting = self._waiting, []

@@ -151,7 +151,7 @@ class SocketTests(ProxierTestCase):
         self.rules.holds = True
         self.set()
         self.assertEqual([], socket.drains)
-        self.rules.go_on()
+        self.rules.release()
         self.assertEqual([5.0], socket.drains)
         self.assertEqual([], list(self.manager.statuses()))
         socket.drained()

@@ -157,7 +157,7 @@ class FlowTests(ProxierTestCase):
         self.set(service([1], key=DNS, portals=(self.portal, NODE_PORT)))
         self.addresses = frozenset([ip_address("192.0.2.2")])
         self.proxier.node_changed()
-        self.rules.go_on()
+        self.rules.release()
         self.assertNotIn(ip_address("192.0.2.1"), self.forgotten_to())
         self.clock.advance(1)
         self.assertEqual(

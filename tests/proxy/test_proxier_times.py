@@ -126,7 +126,7 @@ class TimeTests(ProxierTestCase):
         self.rules.holds = True
         self.set(service([1]))
         self.clock.advance(0.25)
-        self.rules.go_on()
+        self.rules.release()
         self.assertEqual({"ok": 1, "repaired": 0, "failed": 0}, self.proxier.syncs)
         self.assertEqual(0.25, self.proxier.durations.total_seconds)
         self.assertEqual(0.25, self.health.last_synced)

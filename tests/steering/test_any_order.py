@@ -14,7 +14,7 @@ from yurttunnel.steering.probe_schedule import MIN_PAUSE, RECHECK_SECONDS
 
 REFUSED = SteeringFailed("iptables-restore: line 3 failed")
 
-TURNS = 1.5
+REACTOR_SECONDS = 1.5
 """Seconds for detection and repair in reactor turns, in addition to the pause."""
 
 _STEPS = st.one_of(
@@ -48,7 +48,7 @@ class AnyOrderTests(ManagerTestCase):
         self.do_flush()
         # A pause after a slow check is long, and after failures it grows.
         pause = PERIOD if hung else 30.0 if failing else MIN_PAUSE if counts else RECHECK_SECONDS
-        self.do_passes(pause + TURNS)
+        self.do_passes(pause + REACTOR_SECONDS)
         self.assertLessEqual({10250, 10255}, self.firewall.rules.keys())
         self.assertIsNone(self.manager_under_test.problem())
         # Undisturbed rules are not checked more often than each pause and each period.

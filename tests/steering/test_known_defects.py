@@ -169,7 +169,7 @@ class KnownDefectTests(ManagerTestCase):
         """Add another port, so that the rules change."""
         self.put_ports(http_proxy_ports=str(9000 + len(self.calls)))
 
-    def test_f7_nobody_looks(self):
+    def test_f7_no_checks(self):
         """F7: if changed rules cannot be checked, this is reported as a problem meanwhile."""
         manager = self.start()
         self.flush()

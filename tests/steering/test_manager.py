@@ -200,7 +200,7 @@ class ChangeTests(ManagerTestCase):
         self.settle()
         self.assertEqual([], self.calls)
 
-    def test_api_away(self):
+    def test_api_unreachable(self):
         """During an outage of the API, rules are maintained with the last state."""
         self.start()
         self.firewall.rules = {}
@@ -289,7 +289,7 @@ class MatchTests(ManagerTestCase):
         self.assertEqual("cloud-return", manager.report().families[0].match)
         self.assertIsNone(manager.problem())
 
-    def test_asked_for(self):
+    def test_requested(self):
         """Requested sets that are not supported are a problem, until they are."""
         self.sets.is_supported = False
         manager = self.start(match=Match.EDGE_SET)
@@ -312,7 +312,7 @@ class MatchTests(ManagerTestCase):
         [report, _] = manager.report().families
         self.assertEqual(("cloud-return", (line,)), (report.match, report.notes))
 
-    def test_refused_though_asked(self):
+    def test_rejected_although_requested(self):
         """If sets are requested, their failure remains a problem."""
         self.firewall.refuses_sets = True
         manager = self.start(match=Match.EDGE_SET)

@@ -64,7 +64,7 @@ class ListenerTests(ManagerTestCase):
         self.assertEqual(1, len(self.flows.flows))
         self.assertIsNone(manager.problem())
 
-    def test_cannot_be_asked(self):
+    def test_cannot_be_queried(self):
         """An exception in the check of the listeners is logged, and the next check is in time."""
         manager = self.start()
         self.not_accepting = lambda: 1 // 0
@@ -116,7 +116,7 @@ class EndTests(ManagerTestCase):
         self.successResultOf(manager.stopService())
         self.assertEqual({}, self.firewall.rules)
 
-    def test_under_way(self):
+    def test_in_progress(self):
         """A sync in progress ends first."""
         manager = self.start()
         self.firewall.hold = hold = Deferred()

@@ -87,7 +87,7 @@ class FailureTests(ManagerTestCase):
         self.clock.pump([CHECK_SECONDS] * 600)
         self.assertEqual([], self.flows.flows)
 
-    def test_takes_too_long(self):
+    def test_timeout(self):
         """A sync that does not end is cancelled, which is logged, and retried."""
         manager = self.start()
         self.put_ports(http_proxy_ports="9101")

@@ -16,7 +16,7 @@ from yurttunnel.steering.probe_schedule import (
 )
 
 PERIOD = 60.0
-ASKED_EACH = 0.5
+REQUEST_SECONDS = 0.5
 
 
 class ProbeScheduleTests(SynchronousTestCase):
@@ -178,6 +178,6 @@ class AnyOrderTests(SynchronousTestCase):
         now = {4: generation + 1 if counts else None}
         waited = 0.0
         while not schedule.is_due(now):
-            clock.advance(ASKED_EACH)
-            waited += ASKED_EACH
-            self.assertLessEqual(waited, PERIOD + ASKED_EACH)
+            clock.advance(REQUEST_SECONDS)
+            waited += REQUEST_SECONDS
+            self.assertLessEqual(waited, PERIOD + REQUEST_SECONDS)

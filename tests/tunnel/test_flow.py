@@ -92,7 +92,7 @@ class IsolationTests(FlowTestCase):
         for producer, _ in stalled:
             self.assertTrue(producer.paused)
 
-    def test_ends_that_wait_are_not_looked_at(self):
+    def test_waiting_ends_are_not_visited(self):
         """Ended streams that wait for a reader cost the others no time."""
         stalled = []
         for near, far, _ in self.bulk(20):
@@ -236,7 +236,7 @@ class MemoryTests(FlowTestCase):
         self.assertEqual(3 * MIB, kept)
         self.assertEqual(3 * MIB, agent.memory.used)
 
-    def test_refusal_says_overloaded(self):
+    def test_refusal_is_overloaded(self):
         """A stream refused for lack of memory fails with OVERLOADED: a retry may succeed."""
         self.pair.server_context.budget.limit = 0
         error = self.failureResultOf(self.pair.dial(), StreamFailed).value

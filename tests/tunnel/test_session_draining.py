@@ -10,7 +10,7 @@ from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code
 
 
-class GoAwayTests(SessionTestCase):
+class GoawayTests(SessionTestCase):
     """Draining."""
 
     def test_two_steps(self):
@@ -64,7 +64,7 @@ class GoAwayTests(SessionTestCase):
         self.pair.pass_time(2 * GOAWAY_STEP)
         self.assertTrue(self.pair.agent.closed)
 
-    def test_again_for_the_sake_of_others(self):
+    def test_repeated_for_others(self):
         """If GOAWAY is requested again, the ``may_end`` of the last call applies."""
         self.pair.agent.drain("the agent begins anew", min_delay=REPLACEMENT_TIME)
         self.pair.agent.drain("the agent stops", lambda: False)
@@ -119,7 +119,7 @@ class GoAwayTests(SessionTestCase):
         self.pair.pump()
         self.assertTrue(self.pair.agent.closed)
 
-    def test_told_once(self):
+    def test_reported_once(self):
         """The peer's owner is notified once that the session accepts no new streams."""
         self.join()
         events = []

@@ -97,7 +97,7 @@ class CloseTests(SessionTestCase):
             pair.close()
             self.assertEqual([], pair.clock.getDelayedCalls())
 
-    def test_memory_is_given_back(self):
+    def test_memory_is_released(self):
         """The memory that a session has reserved is released when it ends."""
         self.join()
         self.assertGreater(self.pair.agent_context.budget.used, 0)

@@ -42,7 +42,7 @@ class LivenessTests(SessionTestCase):
         self.assertTrue(self.pair.server.connected)
         self.assertTrue(self.pair.agent.connected)
 
-    def test_kept_for_the_resume_window(self):
+    def test_stored_for_the_resume_window(self):
         """A session whose peer became silent is kept for the whole resume window."""
         self.join()
         self.elapse_until_silent(60)

@@ -114,7 +114,7 @@ class ResumptionTests(SessionTestCase):
         for user, data in ((self.far_user, sent[0]), (self.near_user, sent[1])):
             self.assertEqual(hashlib.sha256(data).digest(), hashlib.sha256(user.received).digest())
 
-    def test_end_under_way(self):
+    def test_end_in_flight(self):
         """Data and FIN in flight when the connection was lost arrive afterwards."""
         self.join()
         self.near.write(b"last words")

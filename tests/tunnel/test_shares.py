@@ -36,7 +36,7 @@ from yurttunnel.wire.credit import RESERVE, MemoryBudget
 from yurttunnel.wire.flood import CANCELS_PER_SECOND
 from yurttunnel.wire.hello import Limits
 
-MOST = Limits().max_streams
+MAX_STREAMS = Limits().max_streams
 
 
 def holder(entry: str, caller: str = "192.0.2.1", kind: Kind = Kind.FORWARD) -> Holder:
@@ -49,9 +49,11 @@ class SharesTestCase(SynchronousTestCase):
 
     def setUp(self) -> None:
         """Start without streams."""
-        self.shares = Shares("to edge-1", MOST, lambda: MOST - self.shares.held.total())
+        self.shares = Shares(
+            "to edge-1", MAX_STREAMS, lambda: MAX_STREAMS - self.shares.held.total()
+        )
 
-    def take(self, desired: Holder, most: int = 10 * MOST) -> int:
+    def take(self, desired: Holder, most: int = 10 * MAX_STREAMS) -> int:
         """Take as many streams as possible for a holder; return how many."""
         for number in range(most):
             try:
@@ -75,7 +77,7 @@ class SharesTests(SharesTestCase):
         self.assertEqual(Share.CALLER, self.refused(holder("a")).share)
         self.assertGreater(self.take(holder("a", "192.0.2.2")), 10)
         self.assertGreater(self.take(holder("b")), 100)
-        self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE)
+        self.assertGreaterEqual(self.take(FOR_KUBELETS), MAX_STREAMS // RESERVE)
 
     def test_one_entry_alone(self) -> None:
         """Many callers of one entry get two thirds without the reserve, and no more."""
@@ -85,23 +87,23 @@ class SharesTests(SharesTestCase):
         self.assertEqual(Share.ENTRY, self.refused(holder("a", "198.51.100.1", Kind.FORWARD)).share)
         self.assertGreater(self.take(holder("b", kind=Kind.CONNECT)), 100)
 
-    def test_what_is_kept_is_for_what_goes_to_kubelets(self) -> None:
+    def test_reserve_is_for_kubelets(self) -> None:
         """The reserve is for kubelets through any entry, even if a caller has used up its share."""
         for kind in (Kind.CONNECT, Kind.PASSTHROUGH):
             self.setUp()
             greedy = holder("a", kind=kind)
             self.take(greedy)
-            self.assertGreaterEqual(self.take(greedy.for_port(10250)), MOST // RESERVE // 2)
+            self.assertGreaterEqual(self.take(greedy.for_port(10250)), MAX_STREAMS // RESERVE // 2)
             self.refused(greedy.for_port(10250))
             self.assertGreater(self.take(holder("b")), 100)
             self.assertGreater(self.take(FOR_KUBELETS), 100)
 
-    def test_however_many_take_what_is_kept(self) -> None:
+    def test_limit_of_the_reserve(self) -> None:
         """A new caller always finds room, and half of the reserve is left to the ports."""
         for number in range(4):
             desired = holder(str(number), kind=Kind.CONNECT).for_port(10255)
             self.assertGreater(self.take(desired), 1, number)
-        self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE // 2)
+        self.assertGreaterEqual(self.take(FOR_KUBELETS), MAX_STREAMS // RESERVE // 2)
 
     def test_what_goes_to_kubelets(self) -> None:
         """The port decides, except for entries that lead only to kubelets."""
@@ -116,18 +118,18 @@ class SharesTests(SharesTestCase):
         """With any number of greedy entries the next one finds room, and kubelets the reserve."""
         for number in range(4):
             self.assertGreater(self.take(holder(str(number))), 1, number)
-        self.assertGreaterEqual(self.take(FOR_KUBELETS), MOST // RESERVE)
+        self.assertGreaterEqual(self.take(FOR_KUBELETS), MAX_STREAMS // RESERVE)
 
     def test_requests_to_kubelets_leave_room(self) -> None:
         """The ports for requests to kubelets have the reserve, and a share like other entries."""
         taken = self.take(FOR_KUBELETS)
-        self.assertGreater(taken, MOST // 2)
+        self.assertGreater(taken, MAX_STREAMS // 2)
         self.assertEqual(Share.ENTRY, self.refused(FOR_KUBELETS).share)
         self.assertGreater(self.take(holder("a")), 100)
 
     def test_one_caller_of_kubelets(self) -> None:
         """A caller's lasting streams leave room for those of others, and for short requests."""
-        self.assertGreater(self.take(for_kubelets("mallory")), MOST // 2)
+        self.assertGreater(self.take(for_kubelets("mallory")), MAX_STREAMS // 2)
         self.assertEqual(Share.CALLER, self.refused(for_kubelets("mallory")).share)
         self.assertGreater(self.take(for_kubelets("jane")), 100)
         self.assertGreater(self.take(FOR_KUBELETS), 20)
@@ -142,7 +144,7 @@ class SharesTests(SharesTestCase):
             self.shares.release(FOR_KUBELETS)
         self.assertGreater(self.take(for_kubelets("jane")), 50)
 
-    def test_what_is_given_back_can_be_taken(self) -> None:
+    def test_released_streams_are_available(self) -> None:
         """Released streams can be taken by any holder."""
         taken = self.take(holder("a"))
         for _ in range(taken):
@@ -152,7 +154,7 @@ class SharesTests(SharesTestCase):
 
     def test_the_server_itself(self) -> None:
         """Only the total limit applies to the server's own streams."""
-        self.assertEqual(MOST, self.take(OTHER))
+        self.assertEqual(MAX_STREAMS, self.take(OTHER))
         self.assertEqual(Share.ALL, self.refused(OTHER).share)
 
     def test_sentences(self) -> None:
@@ -172,7 +174,7 @@ class SharesTests(SharesTestCase):
     def test_sentences_about_memory(self) -> None:
         """If memory is used up, they say so instead of a number, even at 0."""
         room = 10
-        shares = Shares("to edge-1", MOST, lambda: room)
+        shares = Shares("to edge-1", MAX_STREAMS, lambda: room)
         for _ in range(2):
             shares.acquire(holder("a"))
         room = 0
@@ -185,9 +187,7 @@ class SharesTests(SharesTestCase):
         )
 
     @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), max_size=300))
-    def test_nobody_who_holds_nothing_is_refused_by_a_share_while_others_hold_little(
-        self, takers: list[tuple[int, int]]
-    ) -> None:
+    def test_a_new_holder_gets_a_share(self, takers: list[tuple[int, int]]) -> None:
         """Up to a third of all streams no holder is refused, whoever holds them."""
         self.setUp()
         for entry, caller in takers:
@@ -222,7 +222,7 @@ class HolderTests(SynchronousTestCase):
         self.assertEqual(caller_at("2001:db8::1"), caller_at("2001:db8::ffff:2"))
         self.assertNotEqual(caller_at("2001:db8::1"), caller_at("2001:db8:0:1::1"))
 
-    def test_what_comes_with_each_dial_is_made_once(self) -> None:
+    def test_holders_are_created_once(self) -> None:
         """The form of an address, and the digests of it and of the flag, are cached."""
         for made in (caller_at, _digest):
             made.cache_clear()
@@ -250,7 +250,7 @@ class SessionTests(SynchronousTestCase):
     def test_a_greedy_caller_leaves_streams_to_others(self) -> None:
         """A greedy caller gets OVERLOADED; callers of another entry, and kubelets, do not."""
         failures = []
-        for _ in range(MOST):
+        for _ in range(MAX_STREAMS):
             self.open(holder("a")).addErrback(failures.append)
         self.assertGreater(len(failures), 400)
         error = failures[0].value
@@ -262,13 +262,13 @@ class SessionTests(SynchronousTestCase):
                 self.assertNoResult(self.open(other).addErrback(lambda _: None))
         self.assertEqual({"forward": 622, "kubelets": 50}, self.held())
 
-    def test_what_is_kept_goes_by_the_destination(self) -> None:
+    def test_reserve_depends_on_the_destination(self) -> None:
         """The API server's connections to a kubelet by CONNECT use the reserve, and release it."""
         desired = holder("a", kind=Kind.CONNECT)
-        for _ in range(MOST):
+        for _ in range(MAX_STREAMS):
             self.open(desired).addErrback(lambda _: None)
         for _ in range(2):
-            dials = [self.open(desired, 10250) for _ in range(MOST // RESERVE // 2)]
+            dials = [self.open(desired, 10250) for _ in range(MAX_STREAMS // RESERVE // 2)]
             for dial in dials:
                 self.assertNoResult(dial)
             self.failureResultOf(self.open(desired, 10250), StreamFailed)
@@ -300,7 +300,7 @@ class SessionTests(SynchronousTestCase):
             self.pair.pass_time(CANCELLED_DIAL_HOLD)
             self.assertEqual({}, self.held(), end)
 
-    def test_what_is_given_up_counts_until_the_agent_knows(self) -> None:
+    def test_canceled_dials_count_until_the_agent_confirms(self) -> None:
         """A cancelled dial counts without a connection until that is back, or the session ends."""
         for ends in (False, True):
             self.setUp()
@@ -320,7 +320,7 @@ class SessionTests(SynchronousTestCase):
             self.pair.close()
             self.assertEqual([], self.pair.clock.getDelayedCalls())
 
-    def test_each_that_is_given_up_counts_for_as_long(self) -> None:
+    def test_each_canceled_dial_counts_as_long(self) -> None:
         """Cancelled dials are released one after the other, with one timer."""
         timers = len(self.pair.clock.getDelayedCalls())
         for count in (1, 2, 3):
@@ -337,7 +337,7 @@ class SessionTests(SynchronousTestCase):
             self.pair.pass_time(0.25)
         self.assertEqual([3, 2, 1, 0], held)
 
-    def test_dials_that_are_given_up_are_no_flood(self) -> None:
+    def test_canceled_dials_are_no_flood(self) -> None:
         """Any number of them, received by the agent at any time, leaves its session open."""
         self.pair.acceptor.answer = None
         self.pair.silent = True
@@ -395,7 +395,7 @@ class ProcessTests(SynchronousTestCase):
     def fill(self, number: int) -> list[Deferred[IStream]]:
         """Open as many streams in one session as a caller may."""
         opened = []
-        for _ in range(MOST):
+        for _ in range(MAX_STREAMS):
             dial = self.pairs[number].server.open_stream("192.0.2.80", 80, 15.0, "r", holder("a"))
             if dial.called:
                 self.refusal = self.failureResultOf(dial, StreamFailed).value
@@ -403,7 +403,7 @@ class ProcessTests(SynchronousTestCase):
             opened.append(dial.addErrback(lambda _: None))
         raise AssertionError("nothing was refused")
 
-    def test_what_one_session_holds_is_missing_in_the_other(self) -> None:
+    def test_sessions_share_the_limit(self) -> None:
         """Streams of one session reduce those of the other until they, or it, have ended."""
         opened = self.fill(0)
         self.assertGreater(len(opened), 10)
@@ -420,7 +420,7 @@ class ProcessTests(SynchronousTestCase):
         self.pairs[1].pump()
         self.assertGreater(len(self.fill(0)), 10)
 
-    def test_what_is_given_up_in_one_session_is_not_missing_in_the_other(self) -> None:
+    def test_canceled_dials_do_not_count_in_other_sessions(self) -> None:
         """Cancelled dials to lost nodes do not reduce the shares of others."""
         lost = self.pairs[0]
         lost.cut(by_peer=False)

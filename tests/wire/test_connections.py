@@ -26,7 +26,7 @@ class ServersTests(SynchronousTestCase):
     """The number of servers, sent during a session."""
 
     @conformance("C-136")
-    def test_told_to_agents(self) -> None:
+    def test_sent_to_agents(self) -> None:
         """The owner is notified of the newest number that a connection could transfer."""
         pair = Pair()
         pair.server.session.send_servers(1)
@@ -289,7 +289,7 @@ class ResumptionTests(SynchronousTestCase):
         self.assertEqual(2, len(self.pair.agent.log.requested))
 
     @conformance("C-107")
-    def test_nobody_comes_back(self) -> None:
+    def test_no_reconnection(self) -> None:
         """Without a connection for the resume window the session and its streams end."""
         self.pair.server.advance(100.0)
         self.assertIsNone(self.server.waits_for(100.0))
@@ -304,7 +304,7 @@ class ResumptionTests(SynchronousTestCase):
         self.assertEqual(0, self.server.memory.used)
 
     @conformance("C-107")
-    def test_nobody_ever_came(self) -> None:
+    def test_no_connection(self) -> None:
         """A session that never had a connection ends after its resume window."""
         end = End(local=limits(resume_window=5000), attached=False)
         end.session.tick(4.9)

@@ -43,7 +43,7 @@ class SendingCreditTests(SynchronousTestCase):
         self.assertEqual(1, data_in(end.sent()))
 
     @conformance("C-079", "C-091")
-    def test_credit_that_says_nothing_new(self) -> None:
+    def test_repeated_credit(self) -> None:
         """A repeated or lower CREDIT changes nothing; the maximum value is valid."""
         end = End(peer=limits(stream_window=1000))
         stream = end.open(answered=True)

@@ -235,7 +235,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertTrue(end.session.is_healthy(end.now))
 
     @conformance("C-134")
-    def test_deaf_peer_gives_up(self) -> None:
+    def test_unresponsive_peer_closes(self) -> None:
         """When a peer drops a silent connection, the other end has found it unhealthy.
 
         This holds whenever one direction is cut while the other one works.
@@ -251,7 +251,7 @@ class LivenessTests(SynchronousTestCase):
             self.assertFalse(pair.server.session.is_healthy(pair.server.now))
 
     @conformance("C-134")
-    def test_deaf_idle_agent_gives_up(self) -> None:
+    def test_unresponsive_idle_agent_closes(self) -> None:
         """Without streams the server detects a deaf agent as well."""
         pair = Pair()
         self.pass_time(pair, 20.0)
@@ -261,7 +261,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertFalse(pair.server.session.is_healthy(pair.server.now))
 
     @conformance("C-114", "C-134")
-    def test_deaf_idle_server_gives_up(self) -> None:
+    def test_unresponsive_idle_server_closes(self) -> None:
         """A deaf idle server gives up within 25 s; an agent that sends no PINGs does not."""
         pair = Pair()
         self.pass_time(pair, 20.0)

@@ -226,7 +226,7 @@ class LivenessTests(SynchronousTestCase):
         self.assertEqual(102.5, self.liveness.deadline(busy=True))
         self.assertTrue(self.liveness.is_ping_due(102.5, busy=True))
 
-    def test_silence_is_told_once(self) -> None:
+    def test_silence_is_reported_once(self) -> None:
         """A silent connection is reported once, and again after the same time."""
         self.liveness.pinged(0.0)
         self.assertFalse(self.liveness.silent(14.9, busy=False))

@@ -171,11 +171,11 @@ class WritableTests(SynchronousTestCase):
         """An event that requests bytes to send cannot overtake those that are being returned."""
         nested = []
 
-        def send_and_ask() -> None:
+        def send_and_request() -> None:
             self.end.session.send(self.stream, b"2" * 10)
             nested.append(self.end.session.data_to_send(100_000))
 
-        self.user.on["writable"] = send_and_ask
+        self.user.on["writable"] = send_and_request
         sent = self.end.sent_bytes(100_000)
         self.assertEqual([b""], nested)
         self.assertEqual(70_000 + 10 + 2 * 9, len(sent))

@@ -150,7 +150,7 @@ class ProbeTests(SynchronousTestCase):
         """A path that has become slow is probed: data waits, and resumes after a second PING."""
         send_queue = self.send_queue
         self.assertTrue(send_queue.is_probe_due(2.0))
-        under_way = send_queue.log.end - MIB
+        in_flight = send_queue.log.end - MIB
         send_queue.ping(2.0)
         self.assertFalse(self.goes_on(10.0))
         self.pong(10.0)
@@ -158,7 +158,7 @@ class ProbeTests(SynchronousTestCase):
         self.pong(10.1)
         self.assertAlmostEqual(0.1, send_queue.round_trip.seconds or 0.0)
         # The data that arrives in a round trip, and until the peer acknowledges.
-        rate = under_way / 8.0
+        rate = in_flight / 8.0
         expected = rate * (2 * (0.1 + ACK_DELAY) + QUANTUM_TIME)
         self.assertLess(abs(send_queue.bdp.max_unacknowledged / expected - 1), 0.01)
         self.assertFalse(send_queue.is_probe_due(60.0))
@@ -212,7 +212,7 @@ class ProbeTests(SynchronousTestCase):
             continue
         self.assertTrue(self.goes_on(30.0))
 
-    def test_little_under_way(self) -> None:
+    def test_little_in_flight(self) -> None:
         """Without bulk data there is no probe, whatever happened before."""
         send_queue = self.send_queue
         send_queue.acknowledged(send_queue.log.end, 3.0)

@@ -13,7 +13,7 @@ from yurttunnel.wire.session_events import OpenRefused
 PING, DATA = frames.PING, frames.DATA
 
 
-class GoingAwayTests(SynchronousTestCase):
+class GoawayTests(SynchronousTestCase):
     """GOAWAY in two steps."""
 
     def setUp(self) -> None:
@@ -124,7 +124,7 @@ class GoingAwayTests(SynchronousTestCase):
         end.feed(frames.HEADER.pack(6, frames.GOAWAY, 1), bytes(6))
         self.assertEqual(Code.PROTOCOL, end.closed)
 
-    def test_told_once(self) -> None:
+    def test_reported_once(self) -> None:
         """The peer's GOAWAY is reported once."""
         end = End()
         for last in (0xFFFFFFFF, 0):

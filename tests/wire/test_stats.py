@@ -33,7 +33,7 @@ class FiguresTests(SynchronousTestCase):
             self.assertEqual(self.stream.window.size, self.accepted.window.size)
             self.assertGreaterEqual(stats["memory_used"], self.stream.window.size)
 
-    def test_data_that_nobody_takes(self) -> None:
+    def test_unread_data(self) -> None:
         """Data received by a paused stream is held, and uses credit at both ends."""
         before = self.pair.server.session.stats()
         self.pair.agent.session.pause(self.accepted)

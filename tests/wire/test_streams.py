@@ -70,7 +70,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(Code.CONNECTION_LOST, user_of(stream).end)
 
     @conformance("C-075")
-    def test_failure_that_says_done(self) -> None:
+    def test_failure_with_code_done(self) -> None:
         """FAIL or RESET with code 0 does not count as a normal end."""
         for kind in (FAIL, RESET):
             stream = self.end.open()
@@ -118,7 +118,7 @@ class OpeningTests(SynchronousTestCase):
         self.assertEqual(["opened", "ended", (Code.DONE, "")], user_of(stream).calls)
 
     @conformance("C-060")
-    def test_as_many_as_the_peer_takes(self) -> None:
+    def test_the_peers_limit_of_streams(self) -> None:
         """No more streams are open at once than the peer's HELLO allows."""
         end = End(peer=limits(max_streams=2))
         first = end.open()
@@ -233,7 +233,7 @@ class AnsweringTests(SynchronousTestCase):
         self.assertEqual((0, {}), (self.end.session.memory.used, self.end.session.streams))
         self.assertEqual([], user_of(stream).calls)
 
-    def test_answers_after_the_peer_has_given_up(self) -> None:
+    def test_response_after_cancellation(self) -> None:
         """After the peer's RESET no answer is sent, and the memory is released once."""
         stream = self.end.opened_by_peer(accepted=False)
         self.end.feed(frames.coded_frame(RESET, 2, Code.CANCELLED, "late"))
@@ -479,7 +479,7 @@ class LifeTests(SynchronousTestCase):
         self.assertEqual(["opened", "writable"], user_of(near).calls)
         self.assertFalse(near.full)
 
-    def test_writable_is_not_told_to_a_full_stream(self) -> None:
+    def test_writable_is_not_reported_to_a_full_stream(self) -> None:
         """A user that refills at once is notified once, even after several quanta."""
         other = self.pair.server.open()
         near, far = self.pair.open()

@@ -62,7 +62,7 @@ def item(name: str, version: str | int = 1, namespace="default", body=b"", label
     return Item(namespace, name, str(version), labels or {}, node, body)
 
 
-def tell_list(
+def report_list(
     cache: Cache,
     items: Sequence[Item],
     version: str | int = 1,

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from tests.hub.cache.caches import POD, PODS, item, make_cache, tell_list
+from tests.hub.cache.caches import POD, PODS, item, make_cache, report_list
 from tests.hub.cache.logged_cache import BODY, LoggedCacheTestCase
 
 
@@ -22,7 +22,7 @@ class FullDiskTests(LoggedCacheTestCase):
             path.unlink()
         self.cache = make_cache(self.directory, self.clock)
         self.cache.startService()
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
 
     def remount(self, how: str) -> None:
@@ -44,7 +44,7 @@ class FullDiskTests(LoggedCacheTestCase):
         """A full disk is reported, reads continue, and once there is room everything is written."""
         filler = self.fulfil()
         items = [item(f"pod-{number}", 9, body=BODY) for number in range(20)]
-        tell_list(self.cache, items, 10)
+        report_list(self.cache, items, 10)
         self.clock.advance(1)
         self.assertIn("the disk is full: make room on it", self.cache.problem())
         self.assertEqual({"a": "1"}, self.names())
@@ -62,7 +62,7 @@ class FullDiskTests(LoggedCacheTestCase):
         """Nothing is dropped while there is no room for anything."""
         filler = self.fulfil()
         items = [item(f"pod-{number}", 9, body=BODY) for number in range(600)]
-        tell_list(self.cache, items, 10)
+        report_list(self.cache, items, 10)
         self.pass_time(300)
         self.assertEqual(0, self.cache.stats.dropped)
         self.assertIn("the disk is full: make room on it", self.cache.problem())

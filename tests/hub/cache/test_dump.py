@@ -6,7 +6,7 @@ import json
 import stat
 from pathlib import Path
 
-from tests.hub.cache.caches import POD, PODS, item, tell_list
+from tests.hub.cache.caches import POD, PODS, item, report_list
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.dump import as_text, write_files
 from yurttunnel.hub.cache.interfaces import CacheFailed, Scope
@@ -21,7 +21,7 @@ class DumpTests(CacheTestCase):
     def setUp(self) -> None:
         """Write some objects."""
         super().setUp()
-        tell_list(self.cache, [item("a", 3, body=BODY), item("b", 4, "other", BODY)], 5)
+        report_list(self.cache, [item("a", 3, body=BODY), item("b", 4, "other", BODY)], 5)
         node = TypeMeta("v1", "Node")
         nodes = PODS._replace(resource="nodes.v1.core", client="kube-proxy owner")
         self.cache.upsert(nodes, node, item("edge", 6, "", BODY))
@@ -67,7 +67,7 @@ class DumpTests(CacheTestCase):
         names = ("..", ".", "a/b", "%2e", "a\0b", "\x1b[2J", "ü" * 200, "ü" * 201, "-rf")
         for name in names:
             collection = PODS._replace(client=name, resource=name, view=name)
-            tell_list(self.cache, [item(name, 1, name, BODY)], 5, Scope(collection))
+            report_list(self.cache, [item(name, 1, name, BODY)], 5, Scope(collection))
             nodes = collection._replace(view="")
             self.cache.upsert(nodes, POD, item(name, 1, "", BODY))
         self.assertIsNotNone(self.read())

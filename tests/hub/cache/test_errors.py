@@ -21,7 +21,7 @@ from tests.hub.cache.caches import (
     PODS,
     item,
     read_all,
-    tell_list,
+    report_list,
 )
 from tests.hub.cache.logged_cache import (
     BODY,
@@ -79,14 +79,14 @@ class SmallDiskTests(LoggedCacheTestCase):
             return sqlite3.connect(uri, isolation_level=None, factory=SmallDiskConnection, uri=True)
 
         self.start(connect=connect)
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
 
     def test_a_list_that_does_not_fit(self) -> None:
         """The list is dropped, later writes are done, and the previous list becomes incomplete."""
         items = [item(f"pod-{number}", 6, body=BODY) for number in range(2_000)]
         for scope in (ALL, Scope(PODS._replace(client="app a"))):
-            tell_list(self.cache, items, 6, scope)
+            report_list(self.cache, items, 6, scope)
         self.cache.upsert(PODS, POD, item("a", 9))
         self.cache.store_token(b"digest", "owner", 1000.0)
         self.clock.advance(1)
@@ -97,13 +97,13 @@ class SmallDiskTests(LoggedCacheTestCase):
             self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
             self.assertEqual((False, {"a": "9"}), (self.read()[1], self.names()))
             self.restart()
-        tell_list(self.cache, [item("a", 9)], 10)
+        report_list(self.cache, [item("a", 9)], 10)
         self.assertTrue(self.read()[1])
 
     def test_small_ones_that_do_not_fit(self) -> None:
         """Small writes wait until there is room, and later ones behind them; none is lost."""
         items = [item(f"pod-{number}", 6, body=BODY) for number in range(600)]
-        tell_list(self.cache, items, 6)
+        report_list(self.cache, items, 6)
         for number in range(400):
             self.cache.upsert(NODES, POD, item(f"node-{number}", 7, body=BODY))
         self.cache.upsert(PODS, POD, item("pod-0", 9))
@@ -167,7 +167,7 @@ class DamageTests(LoggedCacheTestCase):
         """Write many objects, and stop."""
         super().setUp()
         self.items = [item(f"pod-{number:03}", 9, body=BODY) for number in range(200)]
-        tell_list(self.cache, self.items, 10)
+        report_list(self.cache, self.items, 10)
         self.path = self.directory / "cache.db"
         self.stop()
         self.good = self.path.read_bytes()
@@ -230,9 +230,9 @@ class DamageTests(LoggedCacheTestCase):
             again = self.everything()
             if again is not None and self.cache.stats.damaged:
                 self.assertEqual(set(), again)
-            tell_list(self.cache, self.items, 10)
+            report_list(self.cache, self.items, 10)
             self.pass_time(40)
-            tell_list(self.cache, self.items, 11)
+            report_list(self.cache, self.items, 11)
             self.assertEqual(200, len(self.everything() or ()), (offset, self.lines))
             self.assertIsNone(self.cache.problem())
             found += self.cache.stats.damaged
@@ -262,9 +262,9 @@ class DamageTests(LoggedCacheTestCase):
         """A truncated file is treated in the same way."""
         self.start_with(self.good[: len(self.good) // 2])
         self.everything()
-        tell_list(self.cache, self.items, 11)
+        report_list(self.cache, self.items, 11)
         self.pass_time(40)
-        tell_list(self.cache, self.items, 12)
+        report_list(self.cache, self.items, 12)
         self.assertEqual({each.name for each in self.items}, self.everything())
         self.assertEqual(1, self.cache.stats.damaged)
 

@@ -12,7 +12,7 @@ from tests.hub.cache.caches import (
     HeldJobs,
     item,
     read_all,
-    tell_list,
+    report_list,
 )
 from tests.hub.cache.logged_cache import BODY, LoggedCacheTestCase
 from yurttunnel.hub.cache import clients, objects, queue, schema, store
@@ -47,11 +47,11 @@ class GuestTestCase(LoggedCacheTestCase):
         self.writer = HeldJobs()
         super().setUp()
         self.restart(writer=self.writer, **self.options)
-        tell_list(self.cache, some(2), 5, pods_of("kubelet"))
+        report_list(self.cache, some(2), 5, pods_of("kubelet"))
 
     def store(self, client: str, number: int) -> None:
         """Store a list of that many pods for a client, and advance the clock by an hour."""
-        tell_list(self.cache, some(number), 5, pods_of(client))
+        report_list(self.cache, some(number), 5, pods_of(client))
         self.clock.advance(HOUR)
         self.clock.advance(BATCH_SECONDS)
 
@@ -129,7 +129,7 @@ class RoomTests(GuestTestCase):
             for number in range(20):
                 fields = f"metadata.name={number}{filling}"
                 scope = pods_of(f"app {owner}")._replace(field_selector=fields)
-                tell_list(self.cache, [], 5, scope)
+                report_list(self.cache, [], 5, scope)
                 self.clock.advance(BATCH_SECONDS)
             self.assertEqual(0, self.number(f"app {owner}"))
             self.assertGreater(self.cache.stats.evicted, before)
@@ -154,7 +154,7 @@ class RoomTests(GuestTestCase):
             self.store(f"name-{number} a", 1)
         for number in range(3):
             view = pods_of("web c").collection._replace(view=f"a={number}")
-            tell_list(self.cache, some(1), 5, Scope(view))
+            report_list(self.cache, some(1), 5, Scope(view))
             self.clock.advance(BATCH_SECONDS)
         self.assertEqual([2, 1], [self.number(each) for each in ("kubelet", "dns b")])
         self.assertEqual([0, 0, 1, 1], [self.number(f"name-{number} a") for number in range(4)])
@@ -171,11 +171,11 @@ class RoomTests(GuestTestCase):
         self.store("more a", 1)
         self.assertIn("web a", compared)
 
-    def test_what_is_said(self) -> None:
+    def test_messages(self) -> None:
         """The log does not grow with each guest that is evicted."""
         self.patch(clients, "MAX_COLLECTIONS", 1)
         for number in range(20):
-            tell_list(self.cache, [], 5, pods_of(f"name-{number} a"))
+            report_list(self.cache, [], 5, pods_of(f"name-{number} a"))
             self.clock.advance(BATCH_SECONDS)
         self.assertEqual(19, self.cache.stats.evicted)
         self.assertEqual(1, self.count_logs("was deleted"))
@@ -225,7 +225,7 @@ class EventTests(GuestTestCase):
             self.clock.advance(BATCH_SECONDS)
         self.pass_time(61)
         self.assertEqual(0, self.create("", 1))
-        tell_list(self.cache, some(1), 7, pods_of("kubelet"))
+        report_list(self.cache, some(1), 7, pods_of("kubelet"))
         self.pass_time(100)
         self.assertIsNone(self.cache.event_problem(""))
         self.cache.store_event("/events", "application/json", BODY, "", "")
@@ -333,7 +333,7 @@ class WaitingTests(GuestTestCase):
         """With too many incomplete collections, all of the guests are incomplete."""
         self.patch(queue, "MAX_INCOMPLETE", 3)
         self.assertEqual(2, self.number("kubelet"))
-        tell_list(self.cache, some(1), 6, pods_of("app a"))
+        report_list(self.cache, some(1), 6, pods_of("app a"))
         self.assertTrue(self.is_complete("app a"))
         self.writer.holds = True
         for number in range(200):
@@ -344,7 +344,7 @@ class WaitingTests(GuestTestCase):
         self.clock.advance(BATCH_SECONDS)
         self.assertFalse(self.is_complete("app a"))
         self.assertTrue(self.is_complete("kubelet"))
-        tell_list(self.cache, some(1), 7, pods_of("app a"))
+        report_list(self.cache, some(1), 7, pods_of("app a"))
         self.assertTrue(self.is_complete("app a"))
 
     def is_complete(self, client: str) -> bool:
@@ -358,7 +358,7 @@ class WaitingTests(GuestTestCase):
         self.writer.holds = True
         listing = self.cache.begin_list(pods_of("app a"), "")
         listing.add(some(6))
-        tell_list(self.cache, some(10), 6, pods_of(PROXY))
+        report_list(self.cache, some(10), 6, pods_of(PROXY))
         self.assertEqual(0, self.cache.stats.refused)
         listing.add(some(6))
         self.assertEqual(1, self.cache.stats.refused)
@@ -376,7 +376,7 @@ class WaitingTests(GuestTestCase):
             listing.add(some(number + 1))
         self.assertEqual(0, self.cache.stats.refused)
         for owner, number in (("b", 2), ("c", 1)):
-            tell_list(self.cache, some(number), 6, pods_of(f"app {owner}"))
+            report_list(self.cache, some(number), 6, pods_of(f"app {owner}"))
         self.assertEqual(1, self.cache.stats.refused)
         for listing in slow:
             listing.complete(ListMeta(POD, "6"))
@@ -396,10 +396,10 @@ class WaitingTests(GuestTestCase):
 
     def test_pages(self) -> None:
         """However many lists guests begin, the next page of the node's own list is recognized."""
-        tell_list(self.cache, some(2), 6, pods_of(PROXY), next_token="two")
+        report_list(self.cache, some(2), 6, pods_of(PROXY), next_token="two")
         for number in range(2 * MAX_LISTS):
-            tell_list(self.cache, [], 6, pods_of("app a"), next_token=f"{number}")
-        tell_list(self.cache, [item("z")], 6, pods_of(PROXY), token="two")
+            report_list(self.cache, [], 6, pods_of("app a"), next_token=f"{number}")
+        report_list(self.cache, [item("z")], 6, pods_of(PROXY), token="two")
         _, complete, items = self.read(pods_of(PROXY))
         self.assertEqual((True, 3), (complete, len(items)))
 

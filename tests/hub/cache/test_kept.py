@@ -13,7 +13,7 @@ from tests.hub.cache.caches import (
     PODS,
     item,
     read_all,
-    tell_list,
+    report_list,
 )
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache import clients, documents, events, store, tokens
@@ -182,7 +182,7 @@ class ClientTests(CacheTestCase):
     def test_forgotten(self) -> None:
         """A client without requests for 30 days is evicted, except the kubelet and watches."""
         for client in ("kubelet", "kubelet owner", "coredns", "gone"):
-            tell_list(self.cache, [item("a")], 5, self.scope(client))
+            report_list(self.cache, [item("a")], 5, self.scope(client))
         self.pass_hours(MAX_IDLE_HOURS, "coredns")
         self.assertTrue(self.is_known("gone"))
         self.pass_hours(1, "coredns")
@@ -194,7 +194,7 @@ class ClientTests(CacheTestCase):
 
     def test_without_the_cloud(self) -> None:
         """Hours without any response of the API do not count, however many they are."""
-        tell_list(self.cache, [item("a")], 5, self.scope("coredns"))
+        report_list(self.cache, [item("a")], 5, self.scope("coredns"))
         self.pass_hours(2 * MAX_IDLE_HOURS)
         self.restart()
         self.pass_hours(MAX_IDLE_HOURS)
@@ -205,10 +205,10 @@ class ClientTests(CacheTestCase):
         self.restart(max_bytes=1_000_000)
         items = [item(f"pod-{number}", body=bytes(5_700)) for number in range(40)]
         for client in ("kubelet", "old", "new"):
-            tell_list(self.cache, items, 5, self.scope(client))
+            report_list(self.cache, items, 5, self.scope(client))
             self.assertTrue(self.is_known(client))
             self.pass_hours(1)
-        tell_list(self.cache, items, 5, self.scope("newest"))
+        report_list(self.cache, items, 5, self.scope("newest"))
         self.assertEqual(
             [True, False, True, True],
             [self.is_known(each) for each in ("kubelet", "old", "new", "newest")],
@@ -220,10 +220,10 @@ class ClientTests(CacheTestCase):
     def test_no_room_for_kubelet(self) -> None:
         """If no client can be evicted, this is reported, and existing data stays."""
         self.restart(max_bytes=200_000)
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
         items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
-        tell_list(self.cache, items, 10)
+        report_list(self.cache, items, 10)
         self.clock.advance(1)
         self.assertIn(
             "has reached its limit of 0 MB with the data of kubelet", self.cache.problem()
@@ -236,7 +236,7 @@ class ClientTests(CacheTestCase):
         self.directory /= "bounded"
         self.start(max_bytes=max_bytes)
         for client in ("kubelet", "kube-proxy"):
-            tell_list(self.cache, [item("a")], 5, self.scope(client))
+            report_list(self.cache, [item("a")], 5, self.scope(client))
         self.clock.advance(1)
 
     def test_a_list_that_does_not_fit(self) -> None:
@@ -244,10 +244,10 @@ class ClientTests(CacheTestCase):
         for max_bytes, kubelets in ((300_000, 0), (800_000, 60)):
             self.start_bounded(max_bytes)
             items = [item(f"pod-{number}", body=bytes(5_700)) for number in range(100)]
-            tell_list(self.cache, [item("a"), *items[:kubelets]], 6)
-            tell_list(self.cache, [item("old")], 6, self.scope("coredns"))
+            report_list(self.cache, [item("a"), *items[:kubelets]], 6)
+            report_list(self.cache, [item("old")], 6, self.scope("coredns"))
             self.clock.advance(1)
-            tell_list(self.cache, items, 7, self.scope("coredns"))
+            report_list(self.cache, items, 7, self.scope("coredns"))
             self.clock.advance(1)
             self.assertIn("with the data of coredns", self.cache.problem())
             self.cache.upsert(PODS, POD, item("a", 9))
@@ -262,7 +262,7 @@ class ClientTests(CacheTestCase):
                 _, complete, found = self.read(self.scope("coredns"))
                 self.assertEqual((False, ["old"]), (complete, [each.name for each in found]))
                 self.restart()
-            tell_list(self.cache, items[:1], 10, self.scope("coredns"))
+            report_list(self.cache, items[:1], 10, self.scope("coredns"))
             self.assertTrue(self.read(self.scope("coredns"))[1])
 
     def fulfil(self) -> int:
@@ -287,7 +287,7 @@ class ClientTests(CacheTestCase):
         self.cache.remove(ALL, item("pod-1", 402))
         self.clock.pump([1] * 31)
         self.assertEqual((False, number - 2), (self.read()[1], len(self.names())))
-        tell_list(self.cache, [item("a")], 500)
+        report_list(self.cache, [item("a")], 500)
         self.assertEqual((True, {"a": "1"}), (self.read()[1], self.names()))
         self.assertIsNone(self.cache.problem())
 
@@ -296,7 +296,7 @@ class ClientTests(CacheTestCase):
         self.start_bounded(300_000)
         number = 30
         items = [item(f"pod-{each}", 501, body=bytes(5_700)) for each in range(number)]
-        tell_list(self.cache, items, 502)
+        report_list(self.cache, items, 502)
         self.assertEqual(number, len(self.names()))
         for each in range(20):
             self.cache.upsert(NODES, POD, item(f"new-{each}", 503, body=bytes(5_700)))
@@ -312,12 +312,12 @@ class ClientTests(CacheTestCase):
         """A higher limit applies at once; a limit below the file's size stops its growth."""
         self.restart(max_bytes=200_000)
         items = [item(f"pod-{number}", 9, body=bytes(5_700)) for number in range(100)]
-        tell_list(self.cache, items, 10)
+        report_list(self.cache, items, 10)
         self.clock.advance(1)
         self.assertIsNotNone(self.cache.problem())
         self.cache.set_limit(4_000_000)
-        tell_list(self.cache, items, 10)
-        tell_list(self.cache, items, 10, self.scope("coredns"))
+        report_list(self.cache, items, 10)
+        report_list(self.cache, items, 10, self.scope("coredns"))
         # The backoff before the next attempt.
         self.clock.advance(60)
         self.assertEqual(100, len(self.names()))
@@ -325,7 +325,7 @@ class ClientTests(CacheTestCase):
         self.assertEqual(4_000_000, self.cache.stats.max_size)
         size = self.cache.stats.size
         self.cache.set_limit(1_000_000)
-        tell_list(self.cache, items, 10, self.scope("flannel"))
+        report_list(self.cache, items, 10, self.scope("flannel"))
         self.clock.advance(60)
         self.assertTrue(self.is_known("flannel"))
         self.assertFalse(self.is_known("coredns"))
@@ -335,7 +335,7 @@ class ClientTests(CacheTestCase):
         """Once a file has become smaller than its new limit, it does not grow beyond it."""
         self.patch(clients, "_SLACK", 10)
         items = [item(f"pod-{number}", 9, body=bytes(57_000)) for number in range(100)]
-        tell_list(self.cache, items, 10, self.scope("gone"))
+        report_list(self.cache, items, 10, self.scope("gone"))
         self.assertTrue(self.is_known("gone"))
         self.cache.set_limit(2_000_000)
         self.cache.evict(lambda component: False)
@@ -350,7 +350,7 @@ class ClientTests(CacheTestCase):
     def test_room_is_given_back(self) -> None:
         """Free pages are returned to the file system, hour by hour."""
         items = [item(f"pod-{number}", body=bytes(57_000)) for number in range(1000)]
-        tell_list(self.cache, items, 5, self.scope("gone"))
+        report_list(self.cache, items, 5, self.scope("gone"))
         self.assertTrue(self.is_known("gone"))
         path = self.directory / "cache.db"
         self.cache.evict(lambda component: False)
@@ -366,7 +366,7 @@ class ListedTests(CacheTestCase):
     def setUp(self) -> None:
         """Store some lists."""
         super().setUp()
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
 
     def test_too_slow(self) -> None:
@@ -397,7 +397,7 @@ class ListedTests(CacheTestCase):
     def test_log_of_before(self) -> None:
         """A log that was long closes no list that begins later, while nothing is written."""
         self.patch(store, "MAX_LOG_SIZE", 1_000_000)
-        tell_list(self.cache, [item("a", 2, body=bytes(2_000_000))], 6)
+        report_list(self.cache, [item("a", 2, body=bytes(2_000_000))], 6)
         self.assertEqual({"a": "2"}, self.names())
         self.clock.advance(1)
         listed = self.result(self.cache.list(ALL))

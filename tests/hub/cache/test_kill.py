@@ -12,7 +12,7 @@ from pathlib import Path
 
 from twisted.internet.task import Clock
 
-from tests.hub.cache.caches import item, make_cache, tell_list
+from tests.hub.cache.caches import item, make_cache, report_list
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.connection import connect
 
@@ -42,7 +42,9 @@ for version in range(int(sys.argv[2]), 1_000_000):
 def replace(cache, clock, version: int) -> None:
     """Replace all objects: each version has objects of its own, and new versions of others."""
     names = (f"pod-{number + version % 2}" for number in range(OBJECTS))
-    tell_list(cache, [item(name, version, body=b"%d " % version * BODY) for name in names], version)
+    report_list(
+        cache, [item(name, version, body=b"%d " % version * BODY) for name in names], version
+    )
     clock.advance(1)
 
 

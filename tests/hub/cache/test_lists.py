@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from tests.hub.cache.caches import ALL, POD, PODS, item, tell_list
+from tests.hub.cache.caches import ALL, POD, PODS, item, report_list
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache import lists
 from yurttunnel.hub.cache.interfaces import Scope
@@ -20,7 +20,7 @@ class ReplaceTests(CacheTestCase):
 
     def test_abandoned(self) -> None:
         """A list that was aborted changes nothing, whatever is added to it later."""
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         listing = self.cache.begin_list(ALL, "")
         listing.add([item("a", 9), item("b", 9)])
         listing.abandon()
@@ -32,12 +32,12 @@ class ReplaceTests(CacheTestCase):
 
     def test_a_watch_was_faster(self) -> None:
         """Objects that are newer than the list stay, and so do those that a watch has added."""
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.cache.upsert(PODS, POD, item("a", 12))
         self.cache.upsert(PODS, POD, item("b", 11))
-        tell_list(self.cache, [item("a", 1)], 10)
+        report_list(self.cache, [item("a", 1)], 10)
         self.assertEqual({"a": "12", "b": "11"}, self.names())
-        tell_list(self.cache, [item("a", 12)], 11)
+        report_list(self.cache, [item("a", 12)], 11)
         self.assertEqual({"a": "12"}, self.names())
 
     def test_deleted_meanwhile(self) -> None:
@@ -48,7 +48,7 @@ class ReplaceTests(CacheTestCase):
         listing.complete(ListMeta(POD, "5"))
         self.assertEqual({"b": "1"}, self.names())
         # There may be another object with that name.
-        tell_list(self.cache, [item("a", 9), item("b")], 10)
+        report_list(self.cache, [item("a", 9), item("b")], 10)
         self.assertEqual({"a": "9", "b": "1"}, self.names())
 
     def test_left_meanwhile(self) -> None:
@@ -59,7 +59,7 @@ class ReplaceTests(CacheTestCase):
             listing.add([one])
             self.cache.remove(web, one._replace(version="8"))
             listing.complete(ListMeta(POD, "5", f"of {scope}"))
-            tell_list(self.cache, [item("b")], 5, scope, token=f"of {scope}")
+            report_list(self.cache, [item("b")], 5, scope, token=f"of {scope}")
             self.assertEqual(whole, self.read(scope)[1])
         self.cache.advance(ALL, "5", "8")
         self.assertEqual(("8", True), (self.read()[0].version, self.read()[1]))
@@ -72,7 +72,7 @@ class ReplaceTests(CacheTestCase):
         listing.complete(ListMeta(POD, "5", "more"))
         self.assertEqual({"a": "1"}, self.names())
         self.cache.remove(web, one._replace(version="8"))
-        tell_list(self.cache, [item("b")], 5, token="more")
+        report_list(self.cache, [item("b")], 5, token="more")
         self.assertEqual(({"b": "1"}, False), (self.names(), self.read()[1]))
         self.cache.advance(ALL, "5", "8")
         self.assertTrue(self.read()[1])
@@ -81,10 +81,10 @@ class ReplaceTests(CacheTestCase):
         """A late list is incomplete even if a newer list with the same gap exists."""
         one, web = item("a", labels={"app": "web"}), Scope(PODS, "", "app=web")
         here = Scope(PODS, "default")
-        tell_list(self.cache, [one, item("b")], 4)
+        report_list(self.cache, [one, item("b")], 4)
         self.cache.remove(web, one._replace(version="6"))
         self.restart()
-        tell_list(self.cache, [one, item("b")], 3, here)
+        report_list(self.cache, [one, item("b")], 3, here)
         self.assertEqual(({"b": "1"}, False), (self.names(here), self.read(here)[1]))
         self.cache.advance(here, "3", "5")
         self.assertFalse(self.read(here)[1])
@@ -94,17 +94,17 @@ class ReplaceTests(CacheTestCase):
     def test_left_without_numbers(self) -> None:
         """If versions cannot be compared, other lists are incomplete until listed again."""
         one, web = item("a", "x", labels={"app": "web"}), Scope(PODS, "", "app=web")
-        tell_list(self.cache, [one], "x")
-        tell_list(self.cache, [one], "x", web)
+        report_list(self.cache, [one], "x")
+        report_list(self.cache, [one], "x", web)
         self.cache.remove(web, one._replace(version="y"))
         self.cache.advance(ALL, "x", "z")
         self.assertEqual([False, True], [self.read(scope)[1] for scope in (ALL, web)])
-        tell_list(self.cache, [], "z")
+        report_list(self.cache, [], "z")
         self.assertTrue(self.read()[1])
 
     def test_lag(self) -> None:
         """Reads wait for a list that was received, and is still being parsed."""
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
         listing = self.cache.begin_list(ALL, "")
         self.assertTrue(listing.lag(1000, False))
@@ -145,7 +145,7 @@ class ReplaceTests(CacheTestCase):
 
     def test_pages_that_are_cut_late(self) -> None:
         """A short page is ordered after an earlier long one that is still being parsed."""
-        tell_list(self.cache, [item("gone")], 5)
+        report_list(self.cache, [item("gone")], 5)
         first, last = self.cache.begin_list(ALL, ""), self.cache.begin_list(ALL, "more")
         first.lag(1000, True)
         last.add([item("b")])
@@ -167,7 +167,7 @@ class ReplaceTests(CacheTestCase):
 
     def test_lag_without_an_end(self) -> None:
         """Reads do not wait for a list that is abandoned, nor forever."""
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.names()
         for end in (
             lambda _: self.clock.advance(BARRIER_SECONDS),
@@ -186,10 +186,10 @@ class ReplaceTests(CacheTestCase):
     def test_unchanged(self) -> None:
         """Objects with an unchanged version are not written."""
         items = [item(f"pod-{number}") for number in range(200)]
-        tell_list(self.cache, items, 5)
+        report_list(self.cache, items, 5)
         self.assertEqual(200, len(self.names()))
         before = self.cache.stats.written
-        tell_list(self.cache, items, 6)
+        report_list(self.cache, items, 6)
         self.assertEqual("6", self.read()[0].version)
         self.assertEqual(before, self.cache.stats.written)
         self.assertEqual(200, self.cache.stats.unchanged)
@@ -198,22 +198,22 @@ class ReplaceTests(CacheTestCase):
         """For objects without versions, such as metrics, the last one is stored."""
         for version in ("", "0"):
             for body in (b"1", b"2"):
-                tell_list(self.cache, [item("a", version, body=body)], version)
+                report_list(self.cache, [item("a", version, body=body)], version)
                 self.assertEqual([body], [each.body for each in self.read()[2]])
-            tell_list(self.cache, [], version)
+            report_list(self.cache, [], version)
             self.assertEqual([], self.read()[2])
 
     def test_versions_that_are_no_numbers(self) -> None:
         """If versions of another API server cannot be compared, the last object is stored."""
         for version in ("b", "007", "a", "9" * 30):
-            tell_list(self.cache, [item("a", version)], version)
+            report_list(self.cache, [item("a", version)], version)
             self.assertEqual({"a": version}, self.names())
             self.assertEqual(version, self.read()[0].version)
 
     def test_the_version_never_goes_back(self) -> None:
         """The version of a list never decreases, also after a restart."""
-        tell_list(self.cache, [item("a", 9)], 10)
-        tell_list(self.cache, [item("a", 9)], 7)
+        report_list(self.cache, [item("a", 9)], 10)
+        report_list(self.cache, [item("a", 9)], 7)
         self.assertEqual("10", self.read()[0].version)
         self.cache.advance(ALL, "10", "12")
         self.assertEqual("12", self.read()[0].version)
@@ -225,15 +225,15 @@ class ReplaceTests(CacheTestCase):
     def test_watches_whose_versions_are_no_numbers(self) -> None:
         """A version that cannot be compared with the watch's start counts as known."""
         for known, since, version in ((10, "b", "11"), ("c", "5", "12"), ("d", "e", "f")):
-            tell_list(self.cache, [item("a")], known)
+            report_list(self.cache, [item("a")], known)
             self.cache.advance(ALL, since, version)
             self.assertEqual(version, self.read()[0].version)
 
     def test_columns(self) -> None:
         """The columns of a Table are those of the last list."""
-        tell_list(self.cache, [item("a")], 1, columns=b"[1]")
+        report_list(self.cache, [item("a")], 1, columns=b"[1]")
         self.assertEqual(b"[1]", self.read()[0].columns)
-        tell_list(self.cache, [item("a")], 2, columns=b"[2]")
+        report_list(self.cache, [item("a")], 2, columns=b"[2]")
         self.assertEqual(b"[2]", self.read()[0].columns)
 
 
@@ -242,15 +242,15 @@ class ScopeTests(CacheTestCase):
 
     def test_by_name(self) -> None:
         """An empty list of one name removes that object."""
-        tell_list(self.cache, [item("a"), item("b")], 5)
-        tell_list(self.cache, [], 6, Scope(PODS, "default", "", "metadata.name=a"))
+        report_list(self.cache, [item("a"), item("b")], 5)
+        report_list(self.cache, [], 6, Scope(PODS, "default", "", "metadata.name=a"))
         self.assertEqual({"b": "1"}, self.names())
 
     def test_complete(self) -> None:
         """Only parts of a listed scope are complete."""
         self.cache.upsert(PODS, POD, item("a"))
         self.assertFalse(self.read()[1])
-        tell_list(self.cache, [item("a")], 5, Scope(PODS, "default", "app=x"))
+        report_list(self.cache, [item("a")], 5, Scope(PODS, "default", "app=x"))
         for scope, complete in (
             (Scope(PODS, "default", "app=x"), True),
             (Scope(PODS, "default", "app=x", "metadata.name=a"), True),
@@ -260,21 +260,21 @@ class ScopeTests(CacheTestCase):
             (Scope(PODS, "default"), False),
         ):
             self.assertEqual(complete, self.read(scope)[1], scope)
-        tell_list(self.cache, [], 6)
+        report_list(self.cache, [], 6)
         self.assertTrue(self.read(Scope(PODS, "other", "app=y"))[1])
 
     def test_many_selections(self) -> None:
         """With too many selections those that were listed longest ago are removed."""
         scopes = [Scope(PODS, f"n{number}") for number in range(MAX_SCOPES + 1)]
         for scope in (*scopes[:-1], scopes[0], scopes[-1]):
-            tell_list(self.cache, [], 5, scope)
+            report_list(self.cache, [], 5, scope)
         whole = [self.read(scope)[1] for scope in scopes]
         self.assertEqual([True, False, *[True] * (MAX_SCOPES - 1)], whole)
 
     def test_many_parts(self) -> None:
         """However many parts of a list are also listed, all stay complete."""
         for scope in (ALL, *(Scope(PODS, f"n{number}") for number in range(MAX_SCOPES + 1))):
-            tell_list(self.cache, [], 5, scope)
+            report_list(self.cache, [], 5, scope)
         self.assertTrue(self.read()[1])
 
     def test_collections_are_apart(self) -> None:
@@ -284,11 +284,11 @@ class ScopeTests(CacheTestCase):
             PODS._replace(form="protobuf"),
             PODS._replace(view="status.phase=Running"),
         )
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         for other in others:
             self.assertIsNone(self.read(Scope(other)))
-            tell_list(self.cache, [item("b")], 5, Scope(other))
-        tell_list(self.cache, [], 6)
+            report_list(self.cache, [item("b")], 5, Scope(other))
+        report_list(self.cache, [], 6)
         for other in others:
             self.assertEqual({"b": "1"}, self.names(Scope(other)))
 
@@ -299,7 +299,7 @@ class OrderTests(CacheTestCase):
     def test_an_end_after_a_list(self) -> None:
         """An object that was deleted after the list stays deleted."""
         self.cache.upsert(PODS, POD, item("a", 3))
-        tell_list(self.cache, [item("a", 3)], 5)
+        report_list(self.cache, [item("a", 3)], 5)
         self.cache.remove(ALL, item("a", 10))
         self.assertEqual({}, self.names())
 
@@ -310,86 +310,86 @@ class PageTests(CacheTestCase):
     def setUp(self) -> None:
         """Write an earlier list, with an object that no longer exists."""
         super().setUp()
-        tell_list(self.cache, [item("a"), item("gone")], 5)
+        report_list(self.cache, [item("a"), item("gone")], 5)
 
     def test_many(self) -> None:
         """A page may have a single item."""
         tokens = ["", *map(str, range(1, 1_200)), ""]
         for number, (token, following) in enumerate(pairwise(tokens)):
-            tell_list(self.cache, [item(f"of-{number}")], 9, token=token, next_token=following)
+            report_list(self.cache, [item(f"of-{number}")], 9, token=token, next_token=following)
         self.assertEqual({f"of-{number}" for number in range(1_200)}, set(self.names()))
 
     def test_too_many(self) -> None:
         """A list with too many objects is stored, and removes nothing; its names are not kept."""
         self.patch(lists, "MAX_NAMES", 3)
-        tell_list(self.cache, [item("a"), item("b")], 7, next_token="two")
-        tell_list(self.cache, [item("c"), item("d")], 7, token="two", next_token="three")
+        report_list(self.cache, [item("a"), item("b")], 7, next_token="two")
+        report_list(self.cache, [item("c"), item("d")], 7, token="two", next_token="three")
         [(pages, _)] = self.cache._incoming[False]._paged._next.values()
         self.assertEqual([], list(pages.names()))
-        tell_list(self.cache, [item("e")], 7, token="three")
+        report_list(self.cache, [item("e")], 7, token="three")
         self.assertEqual({*"abcde", "gone"}, set(self.names()))
-        tell_list(self.cache, [item("a"), item("b")], 8, next_token="two")
-        tell_list(self.cache, [item("c")], 8, token="two")
+        report_list(self.cache, [item("a"), item("b")], 8, next_token="two")
+        report_list(self.cache, [item("c")], 8, token="two")
         self.assertEqual(set("abc"), set(self.names()))
 
     def test_a_page_again(self) -> None:
         """A page that was aborted may be requested again."""
-        tell_list(self.cache, [item("a")], 7, next_token="two")
+        report_list(self.cache, [item("a")], 7, next_token="two")
         listing = self.cache.begin_list(ALL, "two")
         listing.add([item("b")])
         listing.abandon()
-        tell_list(self.cache, [item("b")], 7, token="two")
+        report_list(self.cache, [item("b")], 7, token="two")
         self.assertEqual({"a": "1", "b": "1"}, self.names())
 
     def test_another_scope(self) -> None:
         """A token is valid only for its own list."""
-        tell_list(self.cache, [item("b")], 7, next_token="two")
-        tell_list(self.cache, [], 7, Scope(PODS, "default"), token="two")
+        report_list(self.cache, [item("b")], 7, next_token="two")
+        report_list(self.cache, [], 7, Scope(PODS, "default"), token="two")
         self.assertIn("gone", self.names())
 
     def test_evicted_meanwhile(self) -> None:
         """If the client is evicted between two pages, the list is not complete."""
-        tell_list(self.cache, [item("a", 6)], 7, next_token="two")
+        report_list(self.cache, [item("a", 6)], 7, next_token="two")
         self.names()
         self.cache.evict(lambda client: False)
         self.assertIsNone(self.read())
-        tell_list(self.cache, [item("b")], 7, token="two", next_token="three")
-        tell_list(self.cache, [item("c")], 7, token="three")
+        report_list(self.cache, [item("b")], 7, token="two", next_token="three")
+        report_list(self.cache, [item("c")], 7, token="three")
         self.assertEqual(({"b": "1", "c": "1"}, False), (self.names(), self.read()[1]))
-        tell_list(self.cache, [item("a", 6)], 8, next_token="two")
-        tell_list(self.cache, [item("b")], 8, token="two")
+        report_list(self.cache, [item("a", 6)], 8, next_token="two")
+        report_list(self.cache, [item("b")], 8, token="two")
         self.assertEqual(({"a": "6", "b": "1"}, True), (self.names(), self.read()[1]))
 
     def test_another_file_meanwhile(self) -> None:
         """The same applies if the file is removed between two pages."""
-        tell_list(self.cache, [item("a", 6)], 7, next_token="two")
+        report_list(self.cache, [item("a", 6)], 7, next_token="two")
         self.names()
         for path in self.directory.iterdir():
             path.unlink()
-        tell_list(self.cache, [item("b")], 7, token="two")
+        report_list(self.cache, [item("b")], 7, token="two")
         self.clock.pump([1.0] * 31)
         self.assertEqual(({"b": "1"}, False), (self.names(), self.read()[1]))
 
     def test_late(self) -> None:
         """Pages are not expected forever, nor for any number of lists."""
-        tell_list(self.cache, [item("b")], 7, next_token="two")
+        report_list(self.cache, [item("b")], 7, next_token="two")
         self.clock.advance(PAGE_SECONDS)
-        tell_list(self.cache, [], 7, token="two")
+        report_list(self.cache, [], 7, token="two")
         self.assertIn("gone", self.names())
         for number in range(MAX_LISTS + 1):
-            tell_list(self.cache, [item("b")], 7, next_token=str(number))
-        tell_list(self.cache, [], 7, token="0")
+            report_list(self.cache, [item("b")], 7, next_token=str(number))
+        report_list(self.cache, [], 7, token="0")
         self.assertIn("gone", self.names())
-        tell_list(self.cache, [], 7, token="1")
+        report_list(self.cache, [], 7, token="1")
         self.assertEqual({"b": "1"}, self.names())
 
     def test_many_pages(self) -> None:
         """However many pages a list has, it is one list; each page may be requested again."""
-        tell_list(self.cache, [item("b")], 7, next_token="two")
+        report_list(self.cache, [item("b")], 7, next_token="two")
         nodes = Scope(PODS._replace(resource="nodes.v1.core"))
         for number in range(2 * MAX_LISTS):
             for _ in range(2):
-                tell_list(
+                report_list(
                     self.cache,
                     [item(f"node-{number}")],
                     7,
@@ -397,27 +397,27 @@ class PageTests(CacheTestCase):
                     token=f"{number}" if number else "",
                     next_token=f"{number + 1}",
                 )
-        tell_list(self.cache, [], 7, nodes, token=f"{2 * MAX_LISTS}")
-        tell_list(self.cache, [], 7, token="two")
+        report_list(self.cache, [], 7, nodes, token=f"{2 * MAX_LISTS}")
+        report_list(self.cache, [], 7, token="two")
         self.assertEqual(({"b": "1"}, True), (self.names(), self.read()[1]))
         self.assertEqual(2 * MAX_LISTS, len(self.names(nodes)))
         self.assertTrue(self.read(nodes)[1])
 
     def test_many_lists_that_have_ended(self) -> None:
         """A list is remembered until its last page, which may be requested again."""
-        tell_list(self.cache, [item("b")], 7, next_token="two")
+        report_list(self.cache, [item("b")], 7, next_token="two")
         for number in range(MAX_LISTS):
             scope = Scope(PODS._replace(view=f"a={number}"))
-            tell_list(self.cache, [item("a")], 7, scope, next_token="two")
+            report_list(self.cache, [item("a")], 7, scope, next_token="two")
             for _ in range(2):
-                tell_list(self.cache, [], 7, scope, token="two")
+                report_list(self.cache, [], 7, scope, token="two")
                 self.assertTrue(self.read(scope)[1])
-        tell_list(self.cache, [], 7, token="two")
+        report_list(self.cache, [], 7, token="two")
         self.assertEqual({"b": "1"}, self.names())
 
     def test_restart(self) -> None:
         """After a restart the first pages are not known."""
-        tell_list(self.cache, [item("b")], 7, next_token="two")
+        report_list(self.cache, [item("b")], 7, next_token="two")
         self.restart()
-        tell_list(self.cache, [], 7, token="two")
+        report_list(self.cache, [], 7, token="two")
         self.assertEqual({"a": "1", "b": "1", "gone": "1"}, self.names())

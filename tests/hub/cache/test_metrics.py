@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.hub.cache.caches import POD, PODS, item, tell_list
+from tests.hub.cache.caches import POD, PODS, item, report_list
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache.metrics import METRICS
 from yurttunnel.metrics import MetricRegistry
@@ -25,10 +25,10 @@ class MetricsTests(CacheTestCase):
         """Objects are counted by result, and the file has a size."""
         before = self.scrape()
         self.assertEqual(0, before["yurthub_cache_objects_total", "written"])
-        tell_list(self.cache, [item("a"), item("b")], 5)
+        report_list(self.cache, [item("a"), item("b")], 5)
         waiting = self.scrape()["yurthub_cache_waiting_bytes",]
         self.assertIsNotNone(self.read())
-        tell_list(self.cache, [item("a"), item("b")], 6)
+        report_list(self.cache, [item("a"), item("b")], 6)
         self.cache.store_event("/", "", b"", "")
         self.cache.upsert(PODS, POD, item("c"))
         self.assertIsNotNone(self.read())

@@ -46,7 +46,7 @@ class BoundTests(SynchronousTestCase):
         self.queue.take()
         self.queue.done()
 
-    def test_as_much_as_it_may_take(self) -> None:
+    def test_queue_limit(self) -> None:
         """The queue can be filled to the last byte; one more write drops the oldest."""
         for _ in range(4):
             self.queue.put(Statements())
@@ -110,7 +110,7 @@ class BoundTests(SynchronousTestCase):
             self.assertEqual((most > 0, most == 0), (PODS in last.collections, bool(last.of_all)))
             self.queue.put_back()
 
-    def test_what_is_dropped_before_a_late_list_that_is_tried_again(self) -> None:
+    def test_dropped_before_a_late_list_is_retried(self) -> None:
         """Data that is newer than a list, and dropped, stays incomplete after the list."""
         self.patch(queue, "MAX_PENDING", 0)
         place, late = self.queue.reserve(), Statements()

@@ -11,7 +11,7 @@ from tests.hub.cache.caches import (
     PODS,
     HeldJobs,
     item,
-    tell_list,
+    report_list,
 )
 from tests.hub.cache.logged_cache import (
     BODY,
@@ -34,7 +34,7 @@ class SlowDiskTests(LoggedCacheTestCase):
         """Create a cache whose writer can be held."""
         self.writer = HeldJobs()
         super().setUp()
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.assertEqual({"a": "1"}, self.names())
         self.writer.holds = True
         self.addCleanup(self.writer.release)
@@ -55,7 +55,7 @@ class SlowDiskTests(LoggedCacheTestCase):
         self.writer.release()
         self.assertEqual("9", self.get("a").item.version)
 
-    def test_said(self) -> None:
+    def test_logged(self) -> None:
         """A write that takes seconds is reported as a problem until it ends."""
         self.cache.upsert(PODS, POD, item("a", 9))
         self.clock.advance(1)
@@ -98,7 +98,7 @@ class SlowDiskTests(LoggedCacheTestCase):
         self.assertFalse(self.read()[1])
         self.restart()
         self.assertFalse(self.read()[1])
-        tell_list(self.cache, [item("a")], 10)
+        report_list(self.cache, [item("a")], 10)
         self.assertTrue(self.read()[1])
 
     def start_small(self, **options) -> None:
@@ -130,13 +130,13 @@ class SlowDiskTests(LoggedCacheTestCase):
             self.assertNotIn("new", self.names())
             self.assertFalse(self.read()[1])
             self.restart()
-        tell_list(self.cache, [item("new", 150)], 300)
+        report_list(self.cache, [item("new", 150)], 300)
         self.assertEqual((True, {"new": "150"}), (self.read()[1], self.names()))
 
     def test_dropped_after_a_list_that_is_retried(self) -> None:
         """A list that failed at first does not hide changes that were dropped meanwhile."""
         self.start_small(connect=connect_failing)
-        tell_list(self.cache, [item("a", 50)], 100)
+        report_list(self.cache, [item("a", 50)], 100)
         self.clock.advance(1)
         self.send_change()
         self.drop_it()
@@ -152,15 +152,15 @@ class SlowDiskTests(LoggedCacheTestCase):
         """The last page of a late list is incomplete even if the newer list is forgotten."""
         self.start_small()
         self.writer.release()
-        tell_list(self.cache, [], 400, Scope(PODS, "", "app=web"))
-        tell_list(self.cache, [item("b", 90, labels={"app": "web"})], 300, next_token="more")
+        report_list(self.cache, [], 400, Scope(PODS, "", "app=web"))
+        report_list(self.cache, [item("b", 90, labels={"app": "web"})], 300, next_token="more")
         self.assertEqual({"a": "1"}, self.names())
         self.writer.holds = True
         self.send_change()
         self.drop_it()
         self.writer.release()
         self.assertFalse(self.read()[1])
-        tell_list(self.cache, [item("c", 90)], 300, token="more")
+        report_list(self.cache, [item("c", 90)], 300, token="more")
         self.assertEqual(({"c": "90"}, False), (self.names(), self.read()[1]))
         self.cache.advance(ALL, "300", "400")
         self.assertTrue(self.read()[1])
@@ -270,7 +270,7 @@ class SlowDiskTests(LoggedCacheTestCase):
         self.writer.release()
         self.stop()
         self.start(max_queued=3_000_000)
-        tell_list(self.cache, [item(f"pod-{n}", body=BODY * 30) for n in range(50)], 9)
+        report_list(self.cache, [item(f"pod-{n}", body=BODY * 30) for n in range(50)], 9)
         self.assertEqual({"a": "1"}, self.names())
         self.assertEqual((1, 0), (self.cache.stats.refused, self.cache.stats.queued))
         self.assertEqual(1, self.count_logs("is not cached: 4 MB"))
@@ -285,10 +285,10 @@ class SlowDiskTests(LoggedCacheTestCase):
         self.cache.upsert(PODS, POD, item("z", body=BODY))
         self.clock.advance(1)
         first = [item(f"b-{number}", body=BODY) for number in range(8)]
-        tell_list(self.cache, first, 9, next_token="two")
+        report_list(self.cache, first, 9, next_token="two")
         for number in range(10):
             self.cache.upsert(PODS, POD, item(f"c-{number}", body=BODY))
-        tell_list(self.cache, [], 9, token="two")
+        report_list(self.cache, [], 9, token="two")
         self.writer.release()
         _, complete, items = self.read()
         names = {each.name for each in items}
@@ -311,7 +311,7 @@ class HangingDiskTests(LoggedCacheTestCase):
         super().setUp()
         self.reader = HeldJobs()
         self.restart(reader=self.reader)
-        tell_list(self.cache, [item("a")], 5)
+        report_list(self.cache, [item("a")], 5)
         self.listed = self.result(self.cache.list(ALL))
         self.addCleanup(self.listed.close)
         self.reader.holds = True

@@ -9,7 +9,7 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
-from tests.hub.cache.caches import ALL, POD, PODS, item, make_cache, read_all, tell_list
+from tests.hub.cache.caches import ALL, POD, PODS, item, make_cache, read_all, report_list
 from yurttunnel.hub.cache.interfaces import ICache, Scope, Stored
 
 
@@ -75,12 +75,12 @@ class ObjectTests(CacheTestCase):
     def test_list(self) -> None:
         """A list is read as it was written, in the order of an API server."""
         items = [item(name, namespace=each) for each in "ab" for name in ("x", "y")]
-        tell_list(self.cache, items[::-1], 7)
+        report_list(self.cache, items[::-1], 7)
         meta, complete, read = self.read()
         self.assertEqual((POD, "7", True, items), (meta.type, meta.version, complete, read))
 
     def test_restart(self) -> None:
         """Everything survives a restart."""
-        tell_list(self.cache, [item("a"), item("b")], 5)
+        report_list(self.cache, [item("a"), item("b")], 5)
         self.restart()
         self.assertEqual({"a": "1", "b": "1"}, self.names())

@@ -434,7 +434,7 @@ class ServiceTopologyTests(FilterTestCase):
         self.say("openyurt.io/nodepool")
         self.assertStays(self.slice("edge-1", "edge-2", "edge-3"))
 
-    def test_said_nothing(self):
+    def test_nothing_logged(self):
         """All endpoints stay for Services without a known value, and for unknown Services."""
         for keys in ("", "*", "kubernetes.io/region", "kubernetes.io/hostname,*"):
             self.say(keys)

@@ -64,7 +64,7 @@ class CachingTests(World):
         self.assertIsNone(self.cached("one"))
         self.assertEqual("7", self.cached("one", client=f"kubelet {ACCOUNT}"))
 
-    def test_owner_that_is_not_known_yet(self):
+    def test_response_waits_for_its_owner(self):
         """A response to be cached waits for the owner of its token; others do not."""
         self.users["abc"] = asked = Deferred()
         self.send_request("/api/v1/nodes", JSON, TOKEN)

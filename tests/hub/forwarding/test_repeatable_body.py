@@ -92,7 +92,7 @@ class RepeatableBodyTests(SynchronousTestCase):
         body.finish()
         self.assertEqual(data, body.whole)
 
-    def test_again_before_anything_has_come(self):
+    def test_repeated_before_any_data(self):
         """The second attempt waits for it."""
         self.body.deliver(self.second)
         self.assertEqual([], self.second.pieces)

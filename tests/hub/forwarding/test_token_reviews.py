@@ -140,7 +140,7 @@ class TokenTests(World):
         self.assertIsNone(self.owner())
         self.assertEqual([], self.reviewed)
 
-    def test_how_often(self):
+    def test_rate(self):
         """It is reviewed once an hour, and once a minute while its owner is unknown."""
         for owner, seconds in (("", UNKNOWN_REVIEW_SECONDS), (ACCOUNT, REVIEW_SECONDS)):
             self.pass_time(UNKNOWN_REVIEW_SECONDS, step=10)

@@ -206,16 +206,16 @@ class JoiningTests(IdentityTestCase):
         await identity.certificate.when_ready()
         self.assertTrue(settings.kubelet_certificate.exists())
 
-    async def test_kubelet_beside_a_token_that_says_nothing_of_the_cluster(self):
+    async def test_kubelet_with_a_token_without_the_cluster(self):
         """The kubelet's certificate is used after a token without success."""
         await self.join_after_a_failure(self.with_kubelet(), self.token)
 
-    async def test_kubelet_beside_a_token_that_is_wrong(self):
+    async def test_kubelet_with_a_rejected_token(self):
         """The same applies to a token that the cluster does not know."""
         settings = replace(self.with_kubelet(), pins=self.settings.pins)
         await self.join_after_a_failure(settings, WRONG)
 
-    async def test_kubelet_beside_a_token_that_is_wrong_at_several_servers(self):
+    async def test_kubelet_with_a_token_that_several_servers_reject(self):
         """Each is used at the only server that responds, however many servers there are."""
         settings = replace(self.with_kubelet(), pins=self.settings.pins)
         await self.join_after_a_failure(settings, WRONG, [self.cluster.url, NOBODY], failures=2)
@@ -422,7 +422,7 @@ class RejectedTests(IdentityTestCase):
         await until(lambda: self.upstream.health.online)
         self.assertNotEqual(self.refused, self.current())
 
-    async def test_kubelet_beside_a_token_that_is_wrong(self):
+    async def test_kubelet_with_a_rejected_token(self):
         """A token that the API rejects does not prevent the use of the kubelet's certificate."""
         identity = self.start_checked(self.with_kubelet())
         identity.set_token(WRONG)

@@ -27,7 +27,7 @@ class SendingTests(OfflineTestCase):
         """Return the numbers of sent and lost Events."""
         return self.offline.sender.sent, self.offline.sender.dropped
 
-    def test_nothing_while_away(self):
+    def test_nothing_while_offline(self):
         """While offline nothing is sent."""
         self.store_events(3)
         self.pass_seconds(300)
@@ -83,7 +83,7 @@ class SendingTests(OfflineTestCase):
         self.pass_seconds(70)
         self.assertEqual(([], (1, 0)), (self.stored_events(), self.counts()))
 
-    def test_away_again(self):
+    def test_offline_again(self):
         """If the cloud becomes unreachable again, the rest stays."""
         self.store_events(20)
         self.connectivity.change(True)
@@ -110,7 +110,7 @@ class SendingTests(OfflineTestCase):
             self.pass_seconds(240)
             self.assertEqual(([], (29, 1)), (self.stored_events(), self.counts()), name)
 
-    def test_an_api_in_trouble(self):
+    def test_a_failing_api(self):
         """If the API fails for all Events, none is lost."""
         self.store_events(2)
         self.send = lambda event: succeed(500)

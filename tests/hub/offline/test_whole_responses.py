@@ -24,7 +24,7 @@ class StalledTestCase(OfflineTestCase):
         return connection
 
 
-class WholeAnswerTests(StalledTestCase):
+class CompleteResponseTests(StalledTestCase):
     """How they are sent."""
 
     def waiting(self, connection):

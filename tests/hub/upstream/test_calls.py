@@ -30,7 +30,7 @@ class OwnerTests(PlayedServers):
         "system:serviceaccount:x:web",
     )
 
-    def test_not_said_now(self):
+    def test_not_reported_now(self):
         """The request is repeated if the API cannot respond now, but not if it is rejected."""
         passing = [(answered, None) for answered in (401, 429, 500, 503)]
         for answered, status in (*passing, (403, 401), (404, 401)):

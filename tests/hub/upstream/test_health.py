@@ -132,7 +132,7 @@ class OneServerTests(HealthTestCase):
         self.hides_cancelling = True
         self.test_black_hole()
 
-    def test_stop_while_a_check_is_given_up(self):
+    def test_stop_while_a_check_is_canceled(self):
         """After shutdown there is no further attempt."""
         self.hides_cancelling = True
         self.silent.update(self.servers)

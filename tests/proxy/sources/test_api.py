@@ -13,7 +13,7 @@ from yurttunnel.ops.reconciler import Phase
 from yurttunnel.proxy.node import machine_addresses
 from yurttunnel.steering.failures import SteeringFailed
 
-AWAY = ApiUnreachable("connection refused")
+UNREACHABLE = ApiUnreachable("connection refused")
 
 
 def node(zone="a", taints=(), **metadata):
@@ -87,7 +87,7 @@ class ApiTests(WorldCase):
         self.client.put(SERVICES, service())
         answers = self.client.list
         self.client.list = lambda resource, *args, **kwargs: (
-            fail(AWAY) if resource is ENDPOINT_SLICES else answers(resource, *args, **kwargs)
+            fail(UNREACHABLE) if resource is ENDPOINT_SLICES else answers(resource, *args, **kwargs)
         )
         self.start()
         self.assertIsNone(self.shown())
@@ -103,7 +103,7 @@ class ApiTests(WorldCase):
         self.client.put(ENDPOINT_SLICES, endpoint_slice("10.1.0.1"))
         self.start()
         before = self.changes
-        self.client.fail(AWAY)
+        self.client.fail(UNREACHABLE)
         self.client.forget_history()
         for _ in range(20):
             self.settle(30)

@@ -94,7 +94,7 @@ class ConfigMapTests(ControllerTestCase):
         data = self.client.look(CONFIG_MAPS, NAME, NAMESPACE)["data"]
         self.assertEqual({"mine", "tunnel-nodes"}, set(data))
 
-    def test_the_api_is_away(self):
+    def test_the_api_is_unreachable(self):
         """Changes during an outage are written afterwards."""
         self.start()
         recover = self.refuse("update", ApiUnreachable("10.96.0.1 does not answer"))

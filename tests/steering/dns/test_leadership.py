@@ -53,7 +53,7 @@ class LeadershipTests(ControllerTestCase):
         self.assertIn("edge-2", self.text())
         self.assertEqual([], self.flushLoggedErrors())
 
-    def test_who_does_not_lead_writes_nothing_and_complains_of_nothing(self):
+    def test_without_the_lead_nothing_is_written_or_reported(self):
         """Its caches are up to date all the same, so it can take over at once."""
         self.settle()
         self.client.remove(SERVICES, SERVICE, NAMESPACE)

@@ -30,7 +30,7 @@ def desired(http=(), https=(), server=SERVER):
     return service_ports(Ports(http=frozenset(http), https=frozenset(https)), server)
 
 
-class WantedTests(SynchronousTestCase):
+class DesiredPortsTests(SynchronousTestCase):
     """Which port leads where."""
 
     def test_configured_ports_lead_to_the_servers_own(self):
@@ -75,7 +75,7 @@ class ReconcilingTests(SynchronousTestCase):
         self.assertEqual([{**HTTPS, "targetPort": 10270}, HTTP, entry(9443, 10270)], passing)
         self.assertEqual([HTTPS, HTTP], reconciled(passing, desired()))
 
-    def test_ours_that_are_no_longer_wanted_go(self):
+    def test_former_ports_are_removed(self):
         """Entries with our names are removed, and others stay whatever they are."""
         other = entry(9100, 9100, "other")
         connect = entry(10268, 10268, "connect")
@@ -110,7 +110,7 @@ class ReconcilingTests(SynchronousTestCase):
         swapped = [entry(1, 10264, "dnat-2"), entry(2, 10264, "dnat-1")]
         self.assertEqual([entry(1, 10264), entry(2, 10264)], reconciled(swapped, desired([1, 2])))
 
-    def test_doing_it_again_changes_nothing(self):
+    def test_repetition_changes_nothing(self):
         """A second update changes nothing."""
         for ports in (desired(), desired([9100], [9443]), desired([1], [2], PASSING)):
             once = reconciled([HTTPS, entry(9100, 1, "dnat-5"), entry(7, 7)], ports)

@@ -55,7 +55,7 @@ class Machine(SynchronousTestCase):
         """Have a program always return this result."""
         self.programs.programs[program] = lambda *_: CompletedProgram(*finished)
 
-    def say_version(self, program, text):
+    def report_version(self, program, text):
         """Have a generic program report another version, and otherwise work as before."""
         otherwise = self.programs.programs[program]
         self.programs.programs[program] = lambda arguments, stdin: (
@@ -148,7 +148,7 @@ class DetectionTests(Machine):
     def test_nothing_to_go_by(self):
         """Without any rules the back end of plain iptables is used."""
         self.assert_used("nft")
-        self.say_version("iptables", b"iptables v1.8.9 (legacy)\n")
+        self.report_version("iptables", b"iptables v1.8.9 (legacy)\n")
         self.assert_used("legacy")
 
     def test_legacy_is_left_alone(self):
@@ -164,8 +164,8 @@ class DetectionTests(Machine):
             if "-nft" in name or "-legacy" in name:
                 del self.programs.programs[name]
         self.assert_used("nft")
-        self.say_version("iptables", b"iptables v1.6.2\n")
-        self.say_version("ip6tables", b"ip6tables v1.6.2\n")
+        self.report_version("iptables", b"iptables v1.6.2\n")
+        self.report_version("ip6tables", b"ip6tables v1.6.2\n")
         self.assert_used("legacy")
 
     def test_nothing_installed(self):

@@ -17,7 +17,7 @@ SECURE = Target(IPv4Address("172.16.1.199"), 10263)
 INSECURE = Target(IPv4Address("127.0.0.1"), 10264)
 PORTS = {10255: INSECURE, 10250: SECURE}
 RETURN = '-m comment --comment "return request to access node directly"'
-LEAD = '-m comment --comment "dnat to tunnel for access node"'
+DNAT_COMMENT = '-m comment --comment "dnat to tunnel for access node"'
 OWN = (
     '-m mark --mark 0x59/0xff -m comment --comment "connections of the tunnel server itself"'
     " -j RETURN"
@@ -53,7 +53,7 @@ class RulesTests(SynchronousTestCase):
                 f"-d 127.0.0.0/8 -p tcp {RETURN} -m tcp --dport {port} -j RETURN",
                 f"-d 172.16.1.20/32 -p tcp {RETURN} -m tcp --dport {port} -j RETURN",
                 f"-d 172.16.1.199/32 -p tcp {RETURN} -m tcp --dport {port} -j RETURN",
-                f"-p tcp {LEAD} -m tcp --dport {port} -j DNAT --to-destination {lead}",
+                f"-p tcp {DNAT_COMMENT} -m tcp --dport {port} -j DNAT --to-destination {lead}",
             )
         self.assertEqual(chains, found.chains)
 
@@ -62,7 +62,7 @@ class RulesTests(SynchronousTestCase):
         desired = Interception(4, Match.EDGE_SET, EDGE, CLOUD, {10250: SECURE})
         found = rules_of(desired, "YURTTUNNEL-EDGE4").chains
         lead = (
-            f"-p tcp {LEAD} -m tcp --dport 10250 -m set --match-set YURTTUNNEL-EDGE4 dst"
+            f"-p tcp {DNAT_COMMENT} -m tcp --dport 10250 -m set --match-set YURTTUNNEL-EDGE4 dst"
             " -j DNAT --to-destination 172.16.1.199:10263"
         )
         self.assertEqual((lead,), found["TUNNEL-PORT-10250"])
@@ -77,7 +77,7 @@ class RulesTests(SynchronousTestCase):
         expected = (
             f"-d ::1/128 -p tcp {RETURN} -m tcp --dport 10250 -j RETURN",
             f"-d fd00::2/128 -p tcp {RETURN} -m tcp --dport 10250 -j RETURN",
-            f"-p tcp {LEAD} -m tcp --dport 10250 -j DNAT --to-destination [fd00::1]:10263",
+            f"-p tcp {DNAT_COMMENT} -m tcp --dport 10250 -j DNAT --to-destination [fd00::1]:10263",
         )
         self.assertEqual(expected, rules_of(desired, None).chains["TUNNEL-PORT-10250"])
 
@@ -132,7 +132,8 @@ class RulesTests(SynchronousTestCase):
             jump(10255),
         )
         self.assertEqual(expected, chains["TUNNEL-PORT-CLOUD"])
-        lead = f"-p tcp {LEAD} -m tcp --dport 10250 -j DNAT --to-destination 172.16.1.199:10263"
+        target = "--to-destination 172.16.1.199:10263"
+        lead = f"-p tcp {DNAT_COMMENT} -m tcp --dport 10250 -j DNAT {target}"
         self.assertEqual((lead,), chains["TUNNEL-PORT-10250"])
 
     def test_nothing(self):

@@ -231,7 +231,7 @@ class KernelAddressSetsTests(AddressSetsContract, KernelTestCase):
         self.clock.advance(0.1)
         self.failureResultOf(removal, SteeringFailed)
 
-    def test_an_address_that_no_set_takes(self):
+    def test_an_address_that_no_set_accepts(self):
         """The error names the address."""
         failure = self.failureResultOf(self.sets.put(NAME, 4, some("0.0.0.0")), SteeringFailed)
         self.assertIn("0.0.0.0", str(failure.value))
@@ -266,7 +266,7 @@ class OtherKernelTests(KernelTestCase):
         self.assertIn("no sets of addresses", str(failure.value))
         self.assertIn("--intercept-match cloud-return", str(failure.value))
 
-    def test_a_code_that_nobody_knows(self):
+    def test_unknown_code(self):
         """It is passed on."""
         for code, expected in ((4999, "error 4999"), (errno.ENOMEM, "ENOMEM")):
             self.code = code

@@ -65,7 +65,7 @@ class KernelTests(KernelTestCase):
         server.settimeout(SECONDS)
         return client, server
 
-    def go_on(self, client, server):
+    def send_data(self, client, server):
         """Require that data passes in both directions."""
         for one, other in ((client, server), (server, client)):
             one.send(b"?")
@@ -76,8 +76,8 @@ class KernelTests(KernelTestCase):
         ends = self.connected(program)
         for words in flush:
             run(*words.format(program).split())
-            self.go_on(*ends)
-        self.go_on(*ends)
+            self.send_data(*ends)
+        self.send_data(*ends)
 
     def test_flushed_nft(self):
         """Connections redirected by nft outlive its rules and chains, in both families."""
@@ -168,7 +168,7 @@ class StoppedTests(SynchronousTestCase):
         self.assertTrue(table.closed)
         self.successResultOf(stopped)
 
-    def test_a_kernel_that_does_not_tell(self):
+    def test_a_kernel_that_does_not_respond(self):
         """There is no wait for delivery if the kernel is too busy to reply."""
         answers = [succeed(Table()), fail(SteeringFailed("it is busy"))]
         service = ConnectionTracking(lambda job: answers.pop(0), FLAG, list)

@@ -38,7 +38,7 @@ class RefusalsTests(SynchronousTestCase):
         for error in (NetlinkError(errno.EPERM), OSError(errno.EPERM, "not permitted")):
             self.assertIn("NET_ADMIN", self.message(error))
 
-    def test_what_a_code_means_here(self):
+    def test_meaning_of_codes(self):
         """The meanings of the caller take precedence."""
         self.assertEqual("it is no", self.message(NetlinkError(errno.EPERM), EPERM="it is no"))
 

@@ -282,7 +282,7 @@ connected = socket.create_connection(("{CLOUD}", {KUBELET}), source_address=("{E
         self.assertEqual(400, self.cut(lambda each: True))
         self.assertEqual(set(), self.seen())
 
-    def test_sets_and_tables_are_those_of_the_thread_that_asks(self):
+    def test_sets_and_tables_are_those_of_the_calling_thread(self):
         """Other network namespaces are not affected."""
         self.connect(flow(EDGE))
         AddressSets(run_at_once, Clock()).put("here", 4, ())
@@ -309,7 +309,7 @@ class OtherKernelTests(KernelTestCase):
         cut = Flows(run_at_once).cut(4, {KUBELET}, bool)
         return str(self.failureResultOf(cut, SteeringFailed).value)
 
-    def test_a_kernel_that_does_not_give_its_table(self):
+    def test_a_kernel_without_its_table(self):
         """The error says so, and what to do."""
         self.assertIn("nf_conntrack_netlink", self.refusal(errno.EINVAL))
 

@@ -50,7 +50,7 @@ class DestroyTests(ConnectionTestCase):
         with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
             destroy(netlink, version, FourTuple(packed, source_port, packed, port))
 
-    def test_both_ends_are_told(self):
+    def test_both_ends_are_notified(self):
         """A reader at either end is woken with an error."""
         for version in FAMILIES:
             began, accepted = self.connection(version)
@@ -125,7 +125,7 @@ class DeliveryTests(ConnectionTestCase):
         _, accepted = self.connection(4)
         self.assertLess(self.waited({peer.getsockname()[1], accepted.getsockname()[1]}, 60), 30)
 
-    def test_a_kernel_that_does_not_tell(self):
+    def test_a_kernel_that_does_not_respond(self):
         """There is no wait if the kernel has no such netlink, or rejects the request."""
         port, _ = self.closed(4)
         for name, bad in (("NETLINK_SOCK_DIAG", 31), ("_BY_FAMILY", 99)):

@@ -65,11 +65,11 @@ class KernelWorkerTests(SynchronousTestCase):
 
     def test_one_after_the_other(self):
         """A job waits for the previous one."""
-        go_on, begun = threading.Event(), []
-        first = self.worker.run(lambda: go_on.wait(SECONDS))
+        may_continue, begun = threading.Event(), []
+        first = self.worker.run(lambda: may_continue.wait(SECONDS))
         second = self.worker.run(lambda: begun.append("second"))
         self.assertEqual([], begun)
-        go_on.set()
+        may_continue.set()
         self.reactor.call_next()
         self.assertTrue(self.successResultOf(first))
         self.assertNoResult(second)
@@ -79,13 +79,13 @@ class KernelWorkerTests(SynchronousTestCase):
 
     def test_deadline(self):
         """The caller waits no longer; the next job still waits for the end of the thread."""
-        go_on = threading.Event()
-        first = self.worker.run(lambda: go_on.wait(SECONDS))
+        may_continue = threading.Event()
+        first = self.worker.run(lambda: may_continue.wait(SECONDS))
         self.reactor.advance(DEADLINE)
         failure = self.failureResultOf(first, SteeringFailed)
         self.assertIn("20 s", str(failure.value))
         second = self.worker.run(lambda: 7)
-        go_on.set()
+        may_continue.set()
         self.reactor.call_next()
         self.assertNoResult(second)
         self.reactor.call_next()
@@ -93,12 +93,12 @@ class KernelWorkerTests(SynchronousTestCase):
 
     def test_deadline_while_it_waits_for_another(self):
         """A job that has not started in time never starts."""
-        go_on, begun = threading.Event(), []
-        self.worker.run(lambda: go_on.wait(SECONDS)).addErrback(lambda _: None)
+        may_continue, begun = threading.Event(), []
+        self.worker.run(lambda: may_continue.wait(SECONDS)).addErrback(lambda _: None)
         second = self.worker.run(lambda: begun.append("second"))
         self.reactor.advance(DEADLINE)
         self.failureResultOf(second, SteeringFailed)
-        go_on.set()
+        may_continue.set()
         self.reactor.call_next()
         self.assertEqual("third", self.run_now(lambda: "third"))
         self.assertEqual([], begun)
@@ -130,11 +130,11 @@ class KernelWorkerTests(SynchronousTestCase):
 
     def test_stop_waits_for_the_job(self):
         """It has stopped when no thread is left."""
-        go_on = threading.Event()
-        result = self.worker.run(lambda: go_on.wait(SECONDS))
+        may_continue = threading.Event()
+        result = self.worker.run(lambda: may_continue.wait(SECONDS))
         stopped = self.worker.stopService()
         self.assertNoResult(stopped)
-        go_on.set()
+        may_continue.set()
         self.reactor.call_next()
         self.successResultOf(result)
         self.assertTrue(self.successResultOf(stopped))
@@ -142,13 +142,13 @@ class KernelWorkerTests(SynchronousTestCase):
 
     def test_stop_does_not_wait_for_ever(self):
         """A thread that does not end is left alone."""
-        go_on = threading.Event()
-        result = self.worker.run(lambda: go_on.wait(SECONDS))
+        may_continue = threading.Event()
+        result = self.worker.run(lambda: may_continue.wait(SECONDS))
         stopped = self.worker.stopService()
         self.reactor.advance(DEADLINE)
         self.failureResultOf(result, SteeringFailed)
         self.assertFalse(self.successResultOf(stopped))
-        go_on.set()
+        may_continue.set()
         self.reactor.call_next()
 
 
@@ -161,7 +161,7 @@ class NamespaceTests(KernelTestCase):
         self.reactor = Reactor()
         self.worker = KernelWorker(self.reactor)
 
-    def test_in_the_namespace_of_the_one_who_asks(self):
+    def test_in_the_namespace_of_the_caller(self):
         """A thread starts in the namespace of its caller at that time."""
         self.assertEqual(self.namespace(), self.asked(self.namespace))
         other = KernelTestCase()

@@ -97,7 +97,7 @@ class TLSContract:
 
     # Ends
 
-    def test_a_close_tells_the_peer_and_waits_for_it(self) -> None:
+    def test_a_close_notifies_the_peer_and_waits(self) -> None:
         """The plain connection is closed after the peer's own ``close_notify``."""
         for link in self.both():
             link.start()
@@ -127,7 +127,7 @@ class TLSContract:
             link.to_peer()
             self.assertTrue(link.peer_ended)
 
-    def test_an_end_that_tls_was_not_told_of_is_a_loss(self) -> None:
+    def test_an_end_without_close_notify_is_a_loss(self) -> None:
         """An end without ``close_notify`` is a lost connection, also during the handshake."""
         link = self.link()
         link.layer.makeConnection(link.plain)
@@ -138,7 +138,7 @@ class TLSContract:
             link.lose(ConnectionDone())
             link.user.reason.trap(ConnectionLost)
 
-    def test_a_reset_is_told_as_such(self) -> None:
+    def test_a_reset_is_reported_as_such(self) -> None:
         """Without a reason of TLS, that of the plain connection is reported."""
         link = self.link().start()
         link.lose(ConnectionAborted())
@@ -290,7 +290,7 @@ class TLSContract:
             link.user.reason.trap(SSL.Error)
             self.assertNotIn("shaken", link.user.events)
 
-    def test_a_peer_without_a_certificate_is_told_why(self) -> None:
+    def test_a_peer_without_a_certificate_gets_the_reason(self) -> None:
         """A peer without a certificate gets an alert."""
         link = self.link(peer_certificate=None).start()
         link.user.reason.trap(SSL.Error)

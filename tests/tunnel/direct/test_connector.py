@@ -143,7 +143,7 @@ class ConnectorContract:
         client.user.transport.abortConnection()
         await until(lambda: client.reason)
 
-    async def test_a_refusal_is_told_later(self) -> None:
+    async def test_a_refusal_is_reported_later(self) -> None:
         """A refusal is never reported before ``connectTCP`` has returned."""
         client = Client()
         self.dial(client)
@@ -167,7 +167,7 @@ class ConnectorContract:
         client.reason.trap(TimeoutError)
         self.assertEqual(client.events, ["started", "failed"])
 
-    async def test_an_attempt_can_be_given_up(self) -> None:
+    async def test_an_attempt_can_be_canceled(self) -> None:
         """An attempt can be cancelled once; afterwards it can be started again."""
         self.fall_silent()
         client = Client()
@@ -183,7 +183,7 @@ class ConnectorContract:
         self.assertEqual(client.numPorts, 0)
         await turns()
 
-    async def test_an_attempt_can_be_given_up_as_it_begins(self) -> None:
+    async def test_an_attempt_can_be_canceled_as_it_begins(self) -> None:
         """An attempt can be cancelled in ``startedConnecting``, by a caller that has left."""
 
         class Hasty(Client):
@@ -351,7 +351,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         await until(lambda: client.reason)
         client.reason.trap(ConnectionDone)
 
-    async def test_an_unreachable_target_is_told_with_its_reason(self) -> None:
+    async def test_an_unreachable_target_is_reported_with_its_reason(self) -> None:
         """An ICMP message ends the attempt at once, whatever connect(2) would return."""
         network = Namespace()
         self.addCleanup(network.close)
@@ -370,7 +370,7 @@ class DirectConnectorTests(ConnectorContract, TestCase):
             await until(lambda client=client: client.reason)
             self.assertEqual((kind, client.reason.value.osError), (kind, kinds[kind]))
 
-    async def test_an_error_is_read_as_soon_as_it_is_looked_for(self) -> None:
+    async def test_an_error_is_read_immediately(self) -> None:
         """A reactor may report an error like a success, and repeatedly (select(2))."""
         network = Namespace()
         self.addCleanup(network.close)

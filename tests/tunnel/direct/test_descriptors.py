@@ -178,7 +178,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(self.outer.readers, [])
         self.assertEqual(len(self.flushLoggedErrors(ZeroDivisionError)), 1)
 
-    def test_a_member_that_another_one_has_ended_is_told_once(self) -> None:
+    def test_a_member_that_another_one_has_ended_is_notified_once(self) -> None:
         """The ends of a proxy close each other when the reactor stops."""
         one, other = self.member(), self.member()
         one.on["lost"] = lambda: self.remove(other)
@@ -187,7 +187,7 @@ class DescriptorSetTests(SynchronousTestCase):
 
     # Order of events
 
-    def test_what_is_wanted_is_served(self) -> None:
+    def test_registered_events_are_served(self) -> None:
         """Reading and writing are served until they are removed; adding twice has no effect."""
         member = self.member()
         self.descriptors.addReader(member)
@@ -222,7 +222,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.serve()
         self.assertEqual(member.events, [])
 
-    def test_busy_members_leave_the_reactor_its_turn(self) -> None:
+    def test_busy_members_do_not_block_the_reactor(self) -> None:
         """Members that are always ready are served a limited number of times."""
         members = [self.member() for _ in range(2)]
         for member in members:
@@ -300,7 +300,7 @@ class DescriptorSetTests(SynchronousTestCase):
             [["read", "lost"], ["write", "read", "lost"]],
         )
 
-    def test_what_comes_soon_is_waited_for(self) -> None:
+    def test_imminent_events_are_awaited(self) -> None:
         """If no timer of the reactor is due, the set waits for the response."""
         self.begin(self.real_reactor())
         asking, answering = self.member(), self.member(ready=False)
@@ -319,7 +319,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.serve()
         self.assertEqual((asking.events, answering.events), (["read"], []))
 
-    def test_a_turn_ends_in_time(self) -> None:
+    def test_an_iteration_ends_in_time(self) -> None:
         """An iteration is limited in time, but has a minimum number of rounds."""
         reactor = self.real_reactor()
         self.begin(reactor)
@@ -358,7 +358,7 @@ class DescriptorSetTests(SynchronousTestCase):
         """A thread's call does not wait for the sockets."""
         self.assert_not_waited_for(lambda reactor: reactor.callFromThread(lambda: None))
 
-    def test_nothing_is_waited_for_in_the_turn_of_another_reactor(self) -> None:
+    def test_no_wait_in_the_iteration_of_another_reactor(self) -> None:
         """A reactor with its own timers, such as asyncio's, does not report when one is due."""
 
         class OtherReactor(StoppedReactor):
@@ -477,7 +477,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.serve()
         self.assertEqual(order, ["read", "soon"])
 
-    def test_soon_is_the_next_turn_while_nothing_is_served(self) -> None:
+    def test_no_wait_while_nothing_is_served(self) -> None:
         """The caller was a timer, or another descriptor of the reactor."""
         self.descriptors.call_soon(self.fail, "too soon")
         self.assertEqual(self.outer.later, [(0, self.fail, ("too soon",))])
@@ -486,7 +486,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.descriptors.call_soon(self.fail)
         self.assertEqual(len(self.outer.later), 2)
 
-    def test_what_leads_to_more_of_it_without_end_leaves_the_reactor_its_turn(self) -> None:
+    def test_endless_events_do_not_block_the_reactor(self) -> None:
         """An example is a pull producer on a transport that accepts everything at once."""
         member = self.member()
         calls: list[int] = []
@@ -520,7 +520,7 @@ class DescriptorSetTests(SynchronousTestCase):
 
     # Ends and failures
 
-    def test_a_member_that_says_that_it_has_ended_is_told_why(self) -> None:
+    def test_a_member_that_ends_itself_gets_its_reason(self) -> None:
         """A member that reports its end gets the reason, and is removed."""
         member = self.member()
         self.descriptors.addWriter(member)
@@ -530,7 +530,7 @@ class DescriptorSetTests(SynchronousTestCase):
         member.reason.trap(ConnectionDone)
         self.assertEqual(self.outer.readers, [])
 
-    def test_the_end_of_reading_is_told_to_who_knows_half_close(self) -> None:
+    def test_the_end_of_reading_with_half_close(self) -> None:
         """A member with half-close support continues to write after the end of reading."""
         member = self.member(HalfCloseMember)
         self.descriptors.addWriter(member)
@@ -539,7 +539,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual(member.events, ["read", "read lost"])
         self.assertEqual(self.descriptors.writers(), [member])
 
-    def test_a_failing_write_is_a_loss_for_who_knows_half_close(self) -> None:
+    def test_a_failing_write_with_half_close_is_a_loss(self) -> None:
         """Only an end that was found by reading is a half-close."""
         member = self.member(HalfCloseMember, ready=False)
         self.descriptors.addWriter(member)

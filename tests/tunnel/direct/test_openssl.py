@@ -94,7 +94,7 @@ class StateContract:
                 self.assertTrue(pair.arrives(encrypted, size) == MUCH[:size])
                 self.assertEqual(b"", pair.state.produced())
 
-    def test_what_openssl_takes_only_in_part_is_written_to_its_end(self) -> None:
+    def test_partial_writes_are_completed(self) -> None:
         """If the context allows partial writes, OpenSSL writes one record at a time."""
         pair = self.pair(whole_writes=False)
         encrypted = pair.state.write(MUCH)
@@ -164,7 +164,7 @@ class StateContract:
             with self.assertRaises(SSL.ZeroReturnError):
                 pair.peer.recv(1)
 
-    def test_the_peers_end_is_told_behind_its_data(self) -> None:
+    def test_the_peers_end_is_reported_after_its_data(self) -> None:
         """A clean end is not a lost connection."""
         pair = self.pair()
         pair.peer.sendall(b"bye")
@@ -176,7 +176,7 @@ class StateContract:
         self.assertEqual([b"bye"], pieces)
         self.assertTrue(pair.tls.get_shutdown() & SSL.RECEIVED_SHUTDOWN)
 
-    def test_a_broken_record_is_told_behind_the_data(self) -> None:
+    def test_a_broken_record_is_reported_after_the_data(self) -> None:
         """A broken record raises OpenSSL's error after the data before it, and causes an alert."""
         pair = self.pair()
         pair.peer.sendall(b"good")
@@ -193,7 +193,7 @@ class StateContract:
         with self.assertRaises(SSL.Error):
             pair.read(1)
 
-    def test_the_failure_of_one_is_not_told_to_another(self) -> None:
+    def test_the_failure_of_one_connection_stays_with_it(self) -> None:
         """Nothing of it is left in OpenSSL's error queue, which all connections share."""
         broken, sound = self.pair(), self.pair()
         broken.state.feed(b"\x17\x03\x03\x00\x20" + b"x" * 32)

@@ -80,7 +80,7 @@ class TransportContract:
         await until(lambda: user.lost)
         user.reason.trap(ConnectionDone)
 
-    async def test_a_close_tells_later(self) -> None:
+    async def test_a_close_is_reported_later(self) -> None:
         """A close is not reported within ``loseConnection``; data of that iteration is sent."""
         user = User()
         peer = await self.connect(user)
@@ -117,7 +117,7 @@ class TransportContract:
         await until(lambda: len(peer.read().received) == len(MUCH))
         self.assertEqual(user.events, ["made", "read lost"])
 
-    async def test_after_an_end_resuming_tells_it_again(self) -> None:
+    async def test_resuming_after_an_end_reports_it_again(self) -> None:
         """Resuming reports the end again, for a protocol that could not handle it before."""
         user = HalfCloseUser()
         peer = await self.connect(user)
@@ -128,7 +128,7 @@ class TransportContract:
         user.transport.resumeProducing()
         await until(lambda: user.events.count("read lost") == 2)
 
-    async def test_an_end_while_paused_is_told_after_the_data(self) -> None:
+    async def test_an_end_while_paused_is_reported_after_the_data(self) -> None:
         """An end while reading is paused is reported after the data, once it is resumed."""
         user = HalfCloseUser()
         peer = await self.connect(user)
@@ -155,7 +155,7 @@ class TransportContract:
         peer.socket.sendall(b"answer")
         await until(lambda: user.received == b"answer")
 
-    async def test_the_end_of_ones_direction_is_told_later(self) -> None:
+    async def test_the_end_of_ones_direction_is_reported_later(self) -> None:
         """The end is not reported within ``loseWriteConnection``; a second call has no effect."""
         user = HalfCloseUser()
         peer = await self.connect(user)
@@ -352,7 +352,7 @@ class TransportContract:
         user.transport.loseConnection()
         await until(lambda: user.lost)
 
-    async def test_a_pull_producer_asked_again_knows_that_its_data_has_gone(self) -> None:
+    async def test_a_pull_producer_is_resumed_after_its_data(self) -> None:
         """The kernel has it: over loopback, it is at the peer already."""
         user = User()
         peer = await self.connect(user)
@@ -372,7 +372,7 @@ class TransportContract:
         await turns()
         self.assertEqual(pull.asked, 2)
 
-    async def test_a_pull_producer_is_not_asked_while_its_data_waits(self) -> None:
+    async def test_a_pull_producer_waits_for_its_data(self) -> None:
         """A pull producer is called again once the peer has read its data."""
         user = User()
         peer = await self.connect(user)
