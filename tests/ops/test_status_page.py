@@ -257,7 +257,7 @@ class ServerPageTests(SynchronousTestCase):
             PassthroughReport(port=10267, ports=(), connections=9, refused={"no_name": 1}),
         )
         section = self.status.render().sections["steering"]
-        for text in ("Rules of the firewall", "active", "another server does", "1 no_name"):
+        for text in ("Rules of the firewall", "active", "another server is", "1 no_name"):
             self.assertIn(text, section)
 
     def test_hostile_names(self) -> None:

@@ -140,7 +140,7 @@ class ElsewhereTests(SteeringTestCase):
             ("-6", "fd50::/64", "fd77::21"),
         ):
             self.network.run("other", "ip", family, "route", "add", network, "via", gateway)
-        self.network.forward("cloud")
+        self.network.machines["cloud"].forward()
 
     async def test_servers_own_connections(self) -> None:
         """The server's own connections are not redirected, even if the API's port is intercepted.
