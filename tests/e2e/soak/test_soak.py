@@ -8,13 +8,15 @@ from __future__ import annotations
 import os
 import re
 from collections import defaultdict
+from collections.abc import Callable
 from random import Random
+from typing import TypeVar
 
 import treq
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred, gatherResults
 
-from tests.e2e.clients import Download, Echo, EchoClient, Sink, Source, Target
+from tests.e2e.clients import Download, Echo, EchoClient, Peer, Sink, Source, Target
 from tests.e2e.programs import MEBIBYTE, OTHER_GROWTH, Program
 from tests.e2e.soak.faults import RandomFaults
 from tests.e2e.soak.slopes import Sample, slope
@@ -44,9 +46,14 @@ TRACED = SECONDS < TRACED_SECONDS / 2
 """Whether the programs trace their allocations. In a short run resident memory varies by more than
 a leak; in a long one tracing would end."""
 
+REDIAL_INTERVAL = 0.5
+"""The time in seconds until a dial that got 503 is repeated."""
+
 MAX_GROWTH = 2 * MEBIBYTE if TRACED else OTHER_GROWTH
 """The maximum growth of a program in bytes over the whole time, by the slope: of traced allocations
 (a hundred transfers may cause that much), or of resident memory."""
+
+P = TypeVar("P", bound=Peer)
 
 PREFIXES = ("yurttunnel_server", "yurttunnel_agent")
 
@@ -62,7 +69,7 @@ class SoakTests(EndToEndTestCase):
         self.samples: dict[str, list[Sample]] = defaultdict(list)
         self.echo = self.listen(Echo)
         self.sink = self.listen(Sink)
-        self.bytes = self.tasks = 0
+        self.bytes = self.tasks = self.redials = 0
 
         def proxied(port: int) -> int:
             self.proxy = self.fault_proxy(port)
@@ -98,7 +105,9 @@ class SoakTests(EndToEndTestCase):
                 await self.sample(reactor.seconds() - began)
         seconds = reactor.seconds() - began
         print(
-            f"\nseed {SEED}: {rounds} rounds in {seconds:.0f} s, {self.tasks} transfers, ", end=""
+            f"\nseed {SEED}: {rounds} rounds in {seconds:.0f} s, {self.tasks} transfers, "
+            f"{self.redials} dials again, ",
+            end="",
         )
         print(f"{self.bytes / MEBIBYTE:.0f} MiB, faults {dict(faults.counts)}")
         self.judge()
@@ -116,7 +125,7 @@ class SoakTests(EndToEndTestCase):
         size = random.randint(*SIZES)
         source = Target(reactor, lambda: Source(size))
         try:
-            client = await self.connected(self.tunnel, source, Download())
+            client = await self.dialed(source, Download)
             await client.when_lost()
         finally:
             await source.stop()
@@ -127,7 +136,7 @@ class SoakTests(EndToEndTestCase):
     async def upload(self, random: Random) -> None:
         """Upload a number of bytes to the sink, which responds with their hash."""
         size = random.randint(*SIZES)
-        client = await self.connected(self.tunnel, self.sink, Source(size))
+        client = await self.dialed(self.sink, lambda: Source(size))
         await client.when_read_ended()
         self.assertEqual(client.answer.decode(), client.payload.digest)
         self.bytes += size
@@ -136,11 +145,32 @@ class SoakTests(EndToEndTestCase):
 
     async def echoes(self, random: Random) -> None:
         """Make some round trips."""
-        client = await self.connected(self.tunnel, self.echo, EchoClient(reactor))
+        client = await self.dialed(self.echo, lambda: EchoClient(reactor))
         for _ in range(random.randint(1, ECHOES)):
             await client.round_trip()
         client.drop()
         await client.when_lost()
+
+    async def dialed(self, target: Target, build: Callable[[], P]) -> P:
+        """Connect a new peer to the target, in further dials if the agent has not reconnected.
+
+        Dials get 503 once it has been away for 5 s. On a busy machine faults
+        can keep it away for longer; a client dials again then.
+        """
+        peers: list[P] = []
+
+        async def connected() -> bool:
+            peers.append(build())
+            answer = await self.connect(self.tunnel, f"127.0.0.1:{target.port}", peers[-1])
+            if answer.status == 503:
+                self.assertIn("it has not reconnected yet", answer.body)
+                self.redials += 1
+                return False
+            self.assertEqual(answer.status, 200, answer.body)
+            return True
+
+        await self.eventually(connected, "the agent reconnects", TIMEOUT, REDIAL_INTERVAL)
+        return peers[-1]
 
     async def at_rest(self) -> None:
         """Wait until the agent is connected, and both programs have released all streams."""
