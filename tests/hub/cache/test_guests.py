@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 from twisted.internet.defer import Deferred
 
@@ -328,6 +329,56 @@ class WaitingTests(GuestTestCase):
         self.writer.release()
         self.assertEqual(5, self.number(PROXY))
         self.assertLess(self.number("app a"), 100)
+
+    def assert_kept(self, write: Callable[[int], object], repetitions: int = 200) -> None:
+        """Assert that nothing of other accounts is dropped if ``write(number)`` is repeated."""
+        report_list(self.cache, some(1), 6, pods_of("app b"))
+        self.assertTrue(self.is_complete("app b"))
+        self.writer.holds = True
+        self.cache.upsert(pods_of("app b").collection, POD, item("before", 7))
+        for number in range(repetitions):
+            write(number)
+        self.assertGreater(self.cache.stats.dropped, 0)
+        self.cache.upsert(pods_of("app b").collection, POD, item("after", 8))
+        report_list(self.cache, some(1), 9, pods_of("web c"))
+        self.assertEqual(0, self.cache.stats.refused)
+        self.writer.release()
+        self.clock.advance(BATCH_SECONDS)
+        self.assertEqual([3, 1], [self.number(each) for each in ("app b", "web c")])
+        self.assertTrue(self.is_complete("app b"))
+
+    def test_shares_of_changes(self) -> None:
+        """However many changes an account receives, the lists of others stay complete.
+
+        Its own oldest changes are dropped, under all of its names, and they are incomplete.
+        """
+        collection = pods_of("app a").collection
+        report_list(self.cache, some(1), 6, pods_of("app a"))
+        self.assert_kept(
+            lambda number: self.cache.upsert(
+                collection._replace(client=f"name-{number % 3} a" if number % 2 else "app a"),
+                POD,
+                item(f"new-{number}", 7, body=BODY),
+            )
+        )
+        self.assertFalse(self.is_complete("app a"))
+        self.assertEqual({}, self.cache._writer.guests._used)
+
+    def test_shares_of_documents(self) -> None:
+        """However many documents are received, all other data of guests is written."""
+        self.assert_kept(
+            lambda number: self.cache.store_document(
+                "", f"/openapi/v3/{number}", "json", CachedDocument("application/json", BODY)
+            )
+        )
+
+    def test_shares_of_deletions(self) -> None:
+        """However many objects an account deletes, all other data of guests is written."""
+        self.assert_kept(
+            lambda number: self.cache.remove_object(
+                "app a", PODS.resource, "default", f"pod-{number}"
+            )
+        )
 
     def test_names(self) -> None:
         """With too many incomplete collections, all of the guests are incomplete."""

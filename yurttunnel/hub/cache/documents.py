@@ -16,6 +16,9 @@ MAX_BYTES = 128 * 1024 * 1024
 SHARE = 0.25
 """Maximum share of the file for documents, if that is less than :data:`MAX_BYTES`."""
 
+OWNER = "documents"
+"""The account of their writes, because all clients share them."""
+
 
 def store(client: str, path: str, form: str, document: CachedDocument) -> Statements:
     """Return the write that caches a document; an unchanged document is not written."""

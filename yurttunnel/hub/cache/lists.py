@@ -125,6 +125,8 @@ class PagedLists:
 class Page(Write):
     """A page to be written, with all ``pages`` so far if they are known."""
 
+    is_list = True
+
     def __init__(
         self, scope: Scope, meta: ListMeta, items: Sequence[Item], size: int, pages: Pages | None
     ) -> None:
@@ -241,7 +243,8 @@ class Listing:
         elif pages is not None:
             since = _exited_since(tombstones, self.scope, version_of(meta.version), pages)
             pages.mark_incomplete(since)
-        self._queue.put_at_once(Page(self.scope, meta, items, size, pages))
+        owner = self._queue.owner_of(self.scope.collection.client)
+        self._queue.put_at_once(Page(self.scope, meta, items, size, pages), owner)
 
     def abandon(self) -> None:
         """See :class:`IIncomingList`."""

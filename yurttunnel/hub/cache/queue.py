@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from itertools import chain
@@ -66,6 +66,10 @@ class WriteQueue:
     lists. A :class:`MarkIncomplete` in their place records that their collections are incomplete
     until they are listed again. ``uses_queue(client)`` returns whether a client uses this queue; it
     is also called in the writer thread. ``on_added`` is called when something was added.
+
+    ``owner_of(client)`` returns the account of a client, empty if it has no limit of its own. The
+    writes of an account, except lists, may use as much memory as they leave free. Over it the
+    account's oldest writes are dropped, so no account displaces the writes of others.
     """
 
     def __init__(
@@ -74,7 +78,9 @@ class WriteQueue:
         on_added: Callable[[], object],
         on_drop: Callable[[int], object],
         uses_queue: Callable[[str], bool],
+        owner_of: Callable[[str], str] = lambda client: "",
     ) -> None:
+        self.owner_of = owner_of
         self._max_size = max_size
         self._on_added = on_added
         self._on_drop = on_drop
@@ -82,7 +88,10 @@ class WriteQueue:
         self._queued: deque[Write] = deque()
         self._taken: list[Write] = []
         self._postponed: list[Write] = []
-        self._last_changes: Changes | None = None
+        # The changes behind all other writes, by owner.
+        self._last_changes: dict[str, Changes] = {}
+        # The memory of each account's writes.
+        self._used: Counter[str] = Counter()
         self._barriers: dict[int, list[Deferred[None]]] = {}
         self._pending: deque[PendingWrite] = deque()
         self._tombstones = BoundedDict[Key, Tombstone](MAX_TOMBSTONES)
@@ -103,16 +112,17 @@ class WriteQueue:
         """Whether a write waits or is in progress, or a list is still being parsed."""
         return bool(self or self._taken or self._pending)
 
-    def put(self, write: Write) -> None:
-        """Queue a write behind all earlier ones."""
-        self._after_lists(partial(self.put_at_once, write), write.size)
+    def put(self, write: Write, owner: str = "") -> None:
+        """Queue a write of ``owner`` behind all earlier ones."""
+        self._after_lists(partial(self.put_at_once, write, owner), write.size)
 
-    def put_at_once(self, write: Write) -> None:
+    def put_at_once(self, write: Write, owner: str = "") -> None:
         """Queue a write whose turn has come."""
-        self._last_changes = None
+        self._last_changes.clear()
+        write.owner = owner
         self._queued.append(write)
-        self.size += write.size
-        self._enforce_limit()
+        self._charge(write, write.size)
+        self._enforce_limits(owner)
 
     def change(self, key: Key, change: Change) -> None:
         """Queue a change of an object; changes that are known to be out of date are ignored."""
@@ -127,27 +137,29 @@ class WriteQueue:
             self._tombstones[key] = Tombstone(change.version, part)
         changes = None if is_late else self._target_of(key, change)
         # What an object has left is written with its removal, in one transaction.
-        target = changes or (self._last() if scope_exit is not None else None)
+        owner = self.owner_of(key.collection.client)
+        target = changes or (self._last(owner) if scope_exit is not None else None)
         if target is None:
             return
-        self.size -= target.size
+        before = target.size
         if changes is not None:
             changes.put(key, change)
         if scope_exit is not None:
             target.add_exit(scope_exit)
-        self.size += target.size
-        self._enforce_limit()
+        self._charge(target, target.size - before)
+        self._enforce_limits(owner)
 
     def advance(self, scope: Scope, since: Version, version: Version) -> None:
         """Record that a scope is known from one version to another, given all earlier writes."""
         self._after_lists(partial(self._advance, scope, since, version))
 
     def _advance(self, scope: Scope, since: Version, version: Version) -> None:
-        changes = self._last()
-        self.size -= changes.size
+        owner = self.owner_of(scope.collection.client)
+        changes = self._last(owner)
+        before = changes.size
         changes.advance(scope, since, version)
-        self.size += changes.size
-        self._enforce_limit()
+        self._charge(changes, changes.size - before)
+        self._enforce_limits(owner)
 
     def tombstones_of(self, collection: Collection) -> Mapping[tuple[str, str], Tombstone]:
         """Return the recent deletions in a collection, by namespace and name.
@@ -180,8 +192,8 @@ class WriteQueue:
         while self._queued and (not size or size + self._queued[0].size <= max_size):
             size += self._queued[0].size
             self._taken.append(self._queued.popleft())
-        if not self._queued:
-            self._last_changes = None
+        # Changes that are being written must not change.
+        self._last_changes.clear()
         return list(self._taken)
 
     def done(self) -> None:
@@ -224,7 +236,7 @@ class WriteQueue:
 
     def resume(self) -> None:
         """Queue the postponed writes behind all others."""
-        self._last_changes = None
+        self._last_changes.clear()
         self._queued += self._postponed
         self._postponed.clear()
 
@@ -243,8 +255,8 @@ class WriteQueue:
             taken.pop()
             self._markers.discard(last)
         self._queued.extendleft(reversed(taken))
-        self._last_changes = None
-        self._enforce_limit()
+        self._last_changes.clear()
+        self._enforce_limits()
 
     def reserve(self) -> PendingWrite:
         """Return the pending write of a list that was received and is still being parsed.
@@ -341,17 +353,27 @@ class WriteQueue:
                 # Numbers are compared again when they are written, so the order does not matter.
                 return write
             break
-        return self._last()
+        return self._last(self.owner_of(key.collection.client))
 
-    def _last(self) -> Changes:
-        """Return the changes at the end of the queue."""
-        if self._last_changes is None or self._last_changes.size >= MAX_BATCH_SIZE:
-            self._last_changes = Changes()
-            self._queued.append(self._last_changes)
-        return self._last_changes
+    def _last(self, owner: str) -> Changes:
+        """Return the changes of an owner behind all other writes."""
+        last = self._last_changes.get(owner)
+        if last is None or last.size >= MAX_BATCH_SIZE:
+            last = self._last_changes[owner] = Changes()
+            last.owner = owner
+            self._queued.append(last)
+        return last
+
+    def _charge(self, write: Write, size: int) -> None:
+        """Count memory that a write takes, or releases if it is negative."""
+        self.size += size
+        if write.owner and not write.is_list:
+            self._used[write.owner] += size
+            if not self._used[write.owner]:
+                del self._used[write.owner]
 
     def _finish(self, write: Write) -> None:
-        self.size -= write.size
+        self._charge(write, -write.size)
         if isinstance(write, MarkIncomplete):
             self._markers.discard(write)
         self._fire_barriers(write)
@@ -361,11 +383,14 @@ class WriteQueue:
             barrier.callback(None)
 
     def _drop(self, write: Write) -> Iterable[Collection]:
-        """Drop a write that is older than all queued ones; return the incomplete collections."""
+        """Drop a write that is older than all queued ones of its owner.
+
+        Return the incomplete collections.
+        """
         if write is self._late_marker:
             self._late_marker = None
-        if write is self._last_changes:
-            self._last_changes = None
+        if write is self._last_changes.get(write.owner):
+            del self._last_changes[write.owner]
         incomplete = write.drop()
         self._mark_incomplete(
             write if isinstance(write, MarkIncomplete) else MarkIncomplete(set(incomplete))
@@ -393,24 +418,34 @@ class WriteQueue:
     def _begins_with_marker(self) -> bool:
         return bool(self._queued) and isinstance(self._queued[0], MarkIncomplete)
 
-    def _enforce_limit(self) -> None:
+    def _enforce_limits(self, owner: str = "") -> None:
+        """Enforce the limit of ``owner``, and that of all."""
         dropped = 0
+        while self._used.get(owner, 0) > max(0, self._max_size - self.size):
+            of_owner = (at for at, write in enumerate(self._queued) if write.owner == owner)
+            position = next(of_owner, None)
+            if position is None:
+                break
+            dropped += self._drop_at(position)
         while self.size > self._max_size:
             position = 1 if self._begins_with_marker() else 0
             if position == len(self._queued):
                 break
-            oldest = self._queued[position]
-            if isinstance(oldest, Changes) and len(oldest.by_key) > 1:
-                self.size -= oldest.size
-                self._mark_incomplete(MarkIncomplete({oldest.drop_oldest()}))
-                self.size += oldest.size
-                dropped += 1
-            else:
-                del self._queued[position]
-                self._drop(oldest)
-                dropped += not isinstance(oldest, MarkIncomplete)
+            dropped += self._drop_at(position)
         if dropped:
             self._on_drop(dropped)
+
+    def _drop_at(self, position: int) -> int:
+        """Drop the queued write at a position, or its oldest change; return how many of them."""
+        oldest = self._queued[position]
+        if isinstance(oldest, Changes) and len(oldest.by_key) > 1:
+            before = oldest.size
+            self._mark_incomplete(MarkIncomplete({oldest.drop_oldest()}))
+            self._charge(oldest, oldest.size - before)
+            return 1
+        del self._queued[position]
+        self._drop(oldest)
+        return 0 if isinstance(oldest, MarkIncomplete) else 1
 
 
 def _frees_space(write: Write) -> bool:

@@ -38,7 +38,7 @@ from yurttunnel.hub.cache.reading import Reader, Snapshot
 from yurttunnel.hub.cache.selectors import changing_part
 from yurttunnel.hub.cache.versions import version_of
 from yurttunnel.hub.cache.writer import Writer
-from yurttunnel.hub.cache.writes import Change, Key, ScopeExit
+from yurttunnel.hub.cache.writes import Change, Key, ScopeExit, Write
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import time_of_day
@@ -177,8 +177,7 @@ class Cache(Service):
         self, client: str, resource: str, namespace: str, name: str, version: str = ""
     ) -> None:
         """See :class:`ICache`."""
-        write = clients.remove_object(client, resource, namespace, name, version)
-        self._writer.queue(client).put(write)
+        self._put(clients.remove_object(client, resource, namespace, name, version), client)
 
     def advance(self, scope: Scope, since: str, version: str) -> None:
         """See :class:`ICache`."""
@@ -189,7 +188,11 @@ class Cache(Service):
         """See :class:`ICache`."""
         if collection not in self._used:
             self._note_use(collection)
-            self._writer.queue(collection.client).put(clients.record_use(collection))
+            self._put(clients.record_use(collection), collection.client)
+
+    def _put(self, write: Write, client: str) -> None:
+        queue = self._writer.queue(client)
+        queue.put(write, queue.owner_of(client))
 
     def evict(self, caches: Callable[[str], bool]) -> None:
         """See :class:`ICache`."""
@@ -221,7 +224,7 @@ class Cache(Service):
 
     def store_document(self, client: str, path: str, form: str, document: CachedDocument) -> None:
         """See :class:`ICache`."""
-        self._writer.guests.put(documents.store(client, path, form, document))
+        self._writer.guests.put(documents.store(client, path, form, document), documents.OWNER)
 
     def document(self, client: str, path: str, form: str) -> Deferred[CachedDocument | None]:
         """See :class:`ICache`."""

@@ -10,7 +10,7 @@ from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
-from yurttunnel.hub.cache.clients import KUBELET, IsGuest
+from yurttunnel.hub.cache.clients import KUBELET, IsGuest, owner_of
 from yurttunnel.hub.cache.connection import Connect
 from yurttunnel.hub.cache.database import Contents, Database
 from yurttunnel.hub.cache.errors import CacheDamaged, LimitReached
@@ -93,7 +93,7 @@ class Writer:
         self._resumes_at = 0.0
         callbacks = self._loop.trigger, self._dropped
         self.own = WriteQueue(max_queued, *callbacks, lambda client: not is_guest(client))
-        self.guests = WriteQueue(max_queued // 2, *callbacks, is_guest)
+        self.guests = WriteQueue(max_queued // 2, *callbacks, is_guest, owner_of)
         self._queues = (self.own, self.guests)
         self.stats = CacheStats()
         self.opened = 0

@@ -43,9 +43,15 @@ class WriteResult(NamedTuple):
 
 
 class Write:
-    """A write; ``size`` is the memory that it takes, in bytes."""
+    """A write; ``size`` is the memory that it takes, in bytes.
+
+    ``owner`` is the account whose share of the memory it takes, empty for none. A list takes none
+    (``is_list``).
+    """
 
     size = OVERHEAD
+    owner = ""
+    is_list = False
 
     def execute(self, connection: Connection) -> WriteResult:
         """Do the write in the thread, within a transaction."""
