@@ -8,10 +8,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
+from yurttunnel.kube.errors import NotFound
 from yurttunnel.pki.agent_template import agent_template
-from yurttunnel.pki.approval import decide, lookups
+from yurttunnel.pki.approval import decide
 from yurttunnel.pki.approval_decision import Facts
 from yurttunnel.pki.approval_requests import recognize
 from yurttunnel.pki.credentials import new_key
@@ -141,16 +143,52 @@ def tlv(tag, content):
     return bytes([tag, 0x80 | size]) + length.to_bytes(size, "big") + content
 
 
+class Cluster:
+    """A client of the API; ``others`` are names of other nodes, ``service`` is that of the API.
+
+    ``read`` has the plural and the name of each object that was read.
+    """
+
+    def __init__(self, known=None, pod=None, others=(), may_join=False, service=None):
+        nodes = [*map(node, others), *filter(None, [known])]
+        self._objects = {("nodes", each["metadata"]["name"]): each for each in nodes}
+        if pod is not None:
+            self._objects["pods", pod["metadata"]["name"]] = pod
+        if service is not None:
+            self._objects["services", "kubernetes"] = {"spec": {"clusterIPs": [service]}}
+        self._may_join = may_join
+        self.read = []
+
+    async def get(self, resource, name, namespace=None):
+        """Read an object."""
+        key = (resource.plural, name)
+        self.read.append(key)
+        if key not in self._objects:
+            raise NotFound(404, "NotFound", name)
+        return self._objects[key]
+
+    async def create(self, resource, body):
+        """Review whether the requester may become a node."""
+        self.read.append((resource.plural, None))
+        return {"status": {"allowed": self._may_join}}
+
+    def decide(self, request, namespace=NAMESPACE):
+        """Return the decision about a request."""
+        decided = Deferred.fromCoroutine(decide(request, Facts(self, namespace)))
+        return SynchronousTestCase().successResultOf(decided)
+
+
 class World(SynchronousTestCase):
     """Common assertions."""
 
-    def decide(self, csr, node=None, pod=None, namespace=NAMESPACE, others=()):
-        """Recognize a request and decide about it; ``others`` are names of other nodes."""
+    def decide(self, csr, node=None, namespace=NAMESPACE, **cluster):
+        """Recognize a request and decide about it; ``read`` has the names of what was read."""
         request = recognize(csr)
         self.assertIsNotNone(request)
-        looked_up = lookups(request, namespace).further_names
-        others = frozenset(others).intersection(looked_up)
-        return decide(request, Facts(namespace, node, pod, others))
+        known = Cluster(node, **cluster)
+        decision = known.decide(request, namespace)
+        self.read = [name for _, name in known.read]
+        return decision
 
     def approves(self, csr, *words, **facts):
         """Assert that a request is approved, with ``words`` in the reason."""

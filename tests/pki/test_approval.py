@@ -16,7 +16,6 @@ from tests.pki.signing_requests import (
     CLIENT_USAGES,
     EDGE_1,
     KUBELET,
-    NAMESPACE,
     PEM,
     SERVER,
     World,
@@ -27,9 +26,7 @@ from tests.pki.signing_requests import (
     with_bits,
     with_two_attributes,
 )
-from yurttunnel.pki.approval import lookups
-from yurttunnel.pki.approval_decision import Lookups, Reason
-from yurttunnel.pki.approval_requests import recognize
+from yurttunnel.pki.approval_decision import Reason
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 
 
@@ -229,4 +226,5 @@ class ServerTests(World):
 
     def test_lookups(self):
         """They need no lookups."""
-        self.assertEqual(Lookups(), lookups(recognize(self.serving()), NAMESPACE))
+        self.approves(self.serving())
+        self.assertEqual([], self.read)

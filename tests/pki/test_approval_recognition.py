@@ -13,10 +13,10 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from tests.pki.signing_requests import (
     KUBELET,
-    NAMESPACE,
     PEM,
     POD,
     SERVER,
+    Cluster,
     agent_request,
     node,
     request_pem,
@@ -24,8 +24,6 @@ from tests.pki.signing_requests import (
     template_request,
     with_bits,
 )
-from yurttunnel.pki.approval import decide, lookups
-from yurttunnel.pki.approval_decision import Facts
 from yurttunnel.pki.approval_requests import MAX_REQUEST, Kind, is_decided, is_for_tunnel, recognize
 from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
 
@@ -135,9 +133,7 @@ class RecognitionTests(SynchronousTestCase):
         is_decided(csr)
         request = recognize(csr)
         if request is not None:
-            lookups(request, NAMESPACE)
-            facts = Facts(NAMESPACE, data.draw(st.just(node()) | st.none()), POD)
-            decide(request, facts)
+            Cluster(data.draw(st.just(node()) | st.none()), POD).decide(request)
 
     def test_decided(self):
         """Requests that are approved, denied or failed are ignored."""

@@ -7,9 +7,8 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.pki.signing_requests import NAMESPACE, SERVER, template_request
-from yurttunnel.pki.approval import decide, lookups
-from yurttunnel.pki.approval_decision import Facts, Lookups, Reason
+from tests.pki.signing_requests import SERVER, Cluster, template_request
+from yurttunnel.pki.approval_decision import Reason
 from yurttunnel.pki.approval_requests import Kind, is_for_tunnel, recognize
 from yurttunnel.pki.certificate_template import hub_client_template, hub_serving_template
 
@@ -35,15 +34,22 @@ class HubTests(SynchronousTestCase):
         self.assertIsNotNone(request)
         return request
 
-    def approved(self, template, who, **facts):
+    def decide(self, template, who, **cluster):
+        """Decide about a request; ``read`` has what the decision has read."""
+        known = Cluster(**cluster)
+        decision = known.decide(self.request(template, who))
+        self.read = known.read
+        return decision
+
+    def approved(self, template, who, **cluster):
         """Assert that a request is approved."""
-        decision = decide(self.request(template, who), Facts(NAMESPACE, **facts))
+        decision = self.decide(template, who, **cluster)
         self.assertTrue(decision.approved, decision.message)
         self.assertIn("hub of node 'edge-1'", decision.message)
 
-    def not_approved(self, reason, template, who, *words, **facts):
+    def not_approved(self, reason, template, who, *words, **cluster):
         """Assert that a request is left alone, with the message."""
-        decision = decide(self.request(template, who), Facts(NAMESPACE, **facts))
+        decision = self.decide(template, who, **cluster)
         self.assertIs(reason, decision.reason, decision.message)
         for each in words:
             self.assertIn(each, decision.message)
@@ -61,18 +67,17 @@ class HubTests(SynchronousTestCase):
         """Node names may have the length that Kubernetes allows, beyond X.520."""
         long = "n" * 63 + "." + "x" * 63
         who = {**NODE, "username": f"system:node:{long}"}
-        request = self.request(hub_client_template(long), who)
-        self.assertTrue(decide(request, Facts(NAMESPACE)).approved)
+        self.assertTrue(self.decide(hub_client_template(long), who).approved)
 
     def test_renewal(self):
         """A node renews its own certificates."""
         self.approved(CLIENT, NODE)
-        self.assertEqual(Lookups(), lookups(self.request(CLIENT, NODE), NAMESPACE))
+        self.assertEqual([], self.read)
 
     def test_joining(self):
         """A user that may become a node by a bootstrap token gets its first certificate."""
-        self.assertEqual(Lookups(may_join=True), lookups(self.request(CLIENT, JOINING), NAMESPACE))
         self.approved(CLIENT, JOINING, may_join=True)
+        self.assertEqual([("subjectaccessreviews", None)], self.read)
         self.not_approved(Reason.REQUESTER, CLIENT, JOINING, "nodeclient", may_join=False)
 
     def test_others(self):
@@ -113,8 +118,8 @@ class HubTests(SynchronousTestCase):
 
     def test_serving(self):
         """The certificate for pods has the API's names and addresses of the hub."""
-        self.assertEqual(Lookups(api_service=True), lookups(self.request(SERVING, NODE), NAMESPACE))
-        self.approved(SERVING, NODE, api_addresses=frozenset({SERVICE}))
+        self.approved(SERVING, NODE, service=str(SERVICE))
+        self.assertEqual([("services", "kubernetes")], self.read)
         self.not_approved(Reason.NAMES, SERVING, NODE, "10.96.0.1")
         public = replace(SERVING, addresses=(ip_address("192.0.2.1"),))
         self.not_approved(Reason.NAMES, public, NODE, "192.0.2.1")
@@ -129,11 +134,11 @@ class HubTests(SynchronousTestCase):
             template = replace(CLIENT, common_name=f"system:node:{name}")
             who = {**NODE, "username": template.common_name}
             self.not_approved(Reason.NAMES, template, who, "is not a valid name of a node")
-            self.assertEqual(Lookups(), lookups(self.request(template, who), NAMESPACE))
+            self.assertEqual([], self.read)
 
     def test_usages(self):
         """Each certificate has one usage."""
         request = recognize(
             template_request(CLIENT, NODE["username"], usages=["digital signature", "server auth"])
         )
-        self.assertIs(Reason.USAGES, decide(request, Facts(NAMESPACE)).reason)
+        self.assertIs(Reason.USAGES, Cluster().decide(request).reason)

@@ -19,7 +19,7 @@ from twisted.python.usage import UsageError
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeSession, MemoryConnection
-from tests.pki.signing_requests import NAMESPACE, node, request_pem, signing_request
+from tests.pki.signing_requests import Cluster, node, request_pem, signing_request
 from tests.pki.world import World
 from tests.server.frontends.kubelet.fakes import head, request
 from tests.server.hellos import message, records, server_name
@@ -36,8 +36,6 @@ from yurttunnel.http.authority import (
     strip_port,
 )
 from yurttunnel.http.head import HeadError
-from yurttunnel.pki.approval import decide
-from yurttunnel.pki.approval_decision import Facts
 from yurttunnel.pki.approval_requests import recognize
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused
 from yurttunnel.pki.identity import BadIdentifiers, identity_from_certificate, parse_identifiers
@@ -422,17 +420,17 @@ class EveryEntryTests(World):
                 names = [x509.DNSName("edge-1"), x509.IPAddress(ip_address(asked))]
                 csr = recognize(signing_request(request_pem(names=names), kubelet))
                 self.assertEqual((ip_address(ADDRESS),), csr.addresses)
-                facts = Facts(NAMESPACE, node("edge-1", ("InternalIP", own)))
-                self.assertTrue(decide(csr, facts).approved, f"{own} {asked}")
-                facts = Facts(NAMESPACE, node("edge-1", ("InternalIP", "10.77.2.3")))
-                self.assertFalse(decide(csr, facts).approved, asked)
+                cluster = Cluster(node("edge-1", ("InternalIP", own)))
+                self.assertTrue(cluster.decide(csr).approved, f"{own} {asked}")
+                cluster = Cluster(node("edge-1", ("InternalIP", "10.77.2.3")))
+                self.assertFalse(cluster.decide(csr).approved, asked)
         for asked in NAME_SPELLINGS[1:]:
             if not asked.isascii():
                 continue
             names = [x509.DNSName("edge-1"), x509.DNSName(asked)]
             csr = recognize(signing_request(request_pem(names=names), kubelet))
-            facts = Facts(NAMESPACE, node("edge-1", ("Hostname", NAME)))
-            self.assertFalse(decide(csr, facts).approved, repr(asked))
+            cluster = Cluster(node("edge-1", ("Hostname", NAME)))
+            self.assertFalse(cluster.decide(csr).approved, repr(asked))
 
     def test_api(self):
         """Nodes of the API have addresses in any spelling, and are found by the canonical one."""
@@ -545,7 +543,7 @@ class LoopbackTests(World):
                     f"system:node:{name}",
                 )
             )
-            self.assertFalse(decide(csr, Facts(NAMESPACE, node(name))).approved, name)
+            self.assertFalse(Cluster(node(name)).decide(csr).approved, name)
         for name in ("local", "localhost-1", "localhosts", "localhost.example", "10.77.2.2"):
             self.assertEqual(name, check_node_name(name))
 

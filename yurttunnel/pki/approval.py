@@ -5,8 +5,6 @@ certificate: the service account of the servers for a server's certificate; for 
 that node, which is its kubelet or the agent's pod on it. The policy for hubs is in
 :mod:`yurttunnel.pki.hub_approval`. All other requests are left alone and never denied, since
 somebody else may approve them.
-
-This module does not call the API; its callers pass in the objects that a decision needs.
 """
 
 from __future__ import annotations
@@ -22,14 +20,13 @@ from yurttunnel.pki.approval_decision import (
     MAX_FURTHER_NAMES,
     Decision,
     Facts,
-    Lookups,
     NotApproved,
     Reason,
 )
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import NODE_USER_PREFIX, NODES_ORGANIZATION
 from yurttunnel.pki.cluster_identity import node_from_names
-from yurttunnel.pki.hub_approval import KINDS, decide_hub, hub_lookups, organization_fault
+from yurttunnel.pki.hub_approval import KINDS, decide_hub, organization_fault
 from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH
 from yurttunnel.pki.names import NODE_ORGANIZATION, BadIdentity, is_cluster_node_name
 
@@ -54,35 +51,24 @@ _FOR_SERVERS = (Kind.SERVING, Kind.HUB_SERVING)
 _SIGNATURE, _ENCIPHERMENT = "digital signature", "key encipherment"
 
 
-def lookups(request: Request, namespace: str) -> Lookups:
-    """Return which objects to read to decide about a request."""
-    if request.kind in KINDS:
-        return hub_lookups(request)
+def agent_node(request: Request) -> str | None:
+    """Return the node whose agent made a request; ``None`` for other requests and invalid ones."""
     if request.kind is not Kind.AGENT or request.fault:
-        return Lookups()
+        return None
     try:
-        node = node_from_names(request.common_name, request.dns_names)
+        return node_from_names(request.common_name, request.dns_names)
     except BadIdentity:
-        return Lookups()
-    requester = request.requester
-    is_agent = requester.username == _service_account(namespace, AGENT_ACCOUNT)
-    is_pod_needed = is_agent and requester.only(_NODE_NAME) is None
-    further = _further_names(request, node)
-    return Lookups(
-        node,
-        requester.only(_POD_NAME) if is_pod_needed else None,
-        tuple(filter(is_cluster_node_name, further)) if len(further) <= MAX_FURTHER_NAMES else (),
-    )
+        return None
 
 
-def decide(request: Request, facts: Facts) -> Decision:
-    """Decide about a request; ``facts`` contain the results of :func:`lookups`."""
+async def decide(request: Request, facts: Facts) -> Decision:
+    """Decide about a request; only the facts that the decision needs are read."""
     try:
         _check_form(request)
         if request.kind in KINDS:
-            return decide_hub(request, facts)
+            return await decide_hub(request, facts)
         if request.kind is Kind.AGENT:
-            return _decide_agent(request, facts)
+            return await _decide_agent(request, facts)
         return _decide_server(request, facts.namespace)
     except NotApproved as left:
         return left.decision
@@ -147,24 +133,34 @@ def _decide_server(request: Request, namespace: str) -> Decision:
     return Decision(f"is for {_described(request)}, requested by {entitled}")
 
 
-def _decide_agent(request: Request, facts: Facts) -> Decision:
+async def _decide_agent(request: Request, facts: Facts) -> Decision:
     try:
         node = node_from_names(request.common_name, request.dns_names)
     except BadIdentity as error:
         raise NotApproved(Reason.NAMES, f"is not approved: {error}") from None
-    _check_requester(request, node, facts)
-    if facts.node is None:
+    found = await facts.node(node)
+    await _check_requester(request, node, found, facts)
+    if found is None:
         raise NotApproved(
             Reason.UNKNOWN_NODE,
             f"is not approved: there is no node {node}. The request is checked again: wait until"
             " its kubelet registers it, or correct the agent's --node-name",
         )
-    _check_names(request, node, facts)
+    further = _check_names(request, node, found)
+    others = [each for each in further if await facts.node(each)]
+    if others:
+        raise NotApproved(
+            Reason.OTHER_NODE,
+            f"is not approved: {_listed(others)} is the name of another node, so node {node} cannot"
+            f" have it, whatever its kubelet reports (kubectl get node {node} -o"
+            " jsonpath='{.status.addresses}'). If one machine was registered twice, delete the"
+            f" stale node; otherwise check whether node {node} is compromised",
+        )
     requester = request.requester.username
     return Decision(f"is for the agent of node {node}, requested by {requester} for that node")
 
 
-def _check_requester(request: Request, node: str, facts: Facts) -> None:
+async def _check_requester(request: Request, node: str, found: Object | None, facts: Facts) -> None:
     requester = request.requester
     if requester.username == f"{NODE_USER_PREFIX}{node}" and NODES_ORGANIZATION in requester.groups:
         return
@@ -177,7 +173,7 @@ def _check_requester(request: Request, node: str, facts: Facts) -> None:
             f" {NODES_ORGANIZATION}) and the agent's pod on it ({account}) may have. If it is node"
             f" {node}, have its agent use one of these; otherwise find out what sends it",
         )
-    bound = _bound_node(request, facts)
+    bound = await _bound_node(request, found, facts)
     if bound != node:
         raise NotApproved(
             Reason.REQUESTER,
@@ -186,31 +182,32 @@ def _check_requester(request: Request, node: str, facts: Facts) -> None:
         )
 
 
-def _bound_node(request: Request, facts: Facts) -> str:
+async def _bound_node(request: Request, found: Object | None, facts: Facts) -> str:
     """Return the node to which the token of the agent's service account is bound."""
     requester = request.requester
-    node, pod = requester.only(_NODE_NAME), requester.only(_POD_NAME)
+    node, name = requester.only(_NODE_NAME), requester.only(_POD_NAME)
     if node is not None:
-        _check_uid("node", node, requester.only(_NODE_UID), facts.node)
+        _check_uid("node", node, requester.only(_NODE_UID), found)
         return node
-    if pod is None:
+    if name is None:
         raise NotApproved(
             Reason.UNBOUND_TOKEN,
             f"is not approved: the token of {requester.username} is not bound to a pod, so it does"
             " not identify the node. Use the token that is projected into the agent's pod, not one"
             " of a Secret",
         )
-    if facts.pod is None:
+    pod = await facts.pod(name)
+    if pod is None:
         raise NotApproved(
             Reason.UNBOUND_TOKEN,
-            f"is not approved: the pod {pod} that the token of {requester.username} is bound to is"
+            f"is not approved: the pod {name} that the token of {requester.username} is bound to is"
             f" not in {facts.namespace} any more. Its replacement requests a certificate itself",
         )
-    _check_uid("pod", pod, requester.only(_POD_UID), facts.pod)
-    scheduled = mapping(facts.pod.get("spec")).get("nodeName")
+    _check_uid("pod", name, requester.only(_POD_UID), pod)
+    scheduled = mapping(pod.get("spec")).get("nodeName")
     if not isinstance(scheduled, str) or not scheduled:
         raise NotApproved(
-            Reason.UNBOUND_TOKEN, f"is not approved: the pod {pod} is not scheduled to a node yet"
+            Reason.UNBOUND_TOKEN, f"is not approved: the pod {name} is not scheduled to a node yet"
         )
     return scheduled
 
@@ -226,15 +223,15 @@ def _check_uid(kind: str, name: str, uid: str | None, found: Object | None) -> N
         )
 
 
-def _check_names(request: Request, node: str, facts: Facts) -> None:
-    """Raise unless the requested names and addresses all belong to the node and to no other.
+def _check_names(request: Request, node: str, found: Object) -> list[str]:
+    """Return the requested host names other than ``node``; none may be the name of another node.
 
-    The node's names and addresses come from its object, from a field that its kubelet writes. A
-    kubelet is therefore not trusted when it claims the name of another node, whose callers it would
-    receive.
+    Raise unless all requested names and addresses are the node's. They come from its object, from a
+    field that its kubelet writes. A kubelet is therefore not trusted when it claims the name of
+    another node, whose callers it would receive.
     """
-    hosts, addresses = _names_of(node, facts.node or {})
-    further = _further_names(request, node)
+    hosts, addresses = _names_of(node, found)
+    further = sorted(set(request.dns_names) - {node})
     if len(further) > MAX_FURTHER_NAMES:
         raise NotApproved(
             Reason.NAMES,
@@ -251,15 +248,7 @@ def _check_names(request: Request, node: str, facts: Facts) -> None:
             f" (kubectl get node {node} -o jsonpath='{{.status.addresses}}')."
             f" {_advice(foreign_hosts, foreign)}",
         )
-    others = sorted(facts.other_nodes.intersection(further))
-    if others:
-        raise NotApproved(
-            Reason.OTHER_NODE,
-            f"is not approved: {_listed(others)} is the name of another node, so node {node} cannot"
-            f" have it, whatever its kubelet reports (kubectl get node {node} -o"
-            " jsonpath='{.status.addresses}'). If one machine was registered twice, delete the"
-            f" stale node; otherwise check whether node {node} is compromised",
-        )
+    return further
 
 
 def _advice(hosts: list[str], addresses: list[str]) -> str:
@@ -309,11 +298,6 @@ def _listed(texts: Iterable[str]) -> str:
     shown = ", ".join(_quoted(each) for each in several[:10])
     more = f" and {len(several) - 10} more" if len(several) > 10 else ""
     return shown + more or "none"
-
-
-def _further_names(request: Request, node: str) -> list[str]:
-    """List the requested host names other than the node's own, without duplicates."""
-    return sorted(set(request.dns_names) - {node})
 
 
 def _names_of(node: str, found: Object) -> tuple[set[str], set[Address]]:

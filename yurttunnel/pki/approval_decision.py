@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Collection
 from dataclasses import dataclass
 
+from yurttunnel.cluster.services import service_addresses
 from yurttunnel.http.authority import Address
-from yurttunnel.kube.resources import Object
+from yurttunnel.kube.errors import NotFound
+from yurttunnel.kube.interfaces import IKubeClient
+from yurttunnel.kube.resources import (
+    CERTIFICATE_SIGNING_REQUESTS,
+    NODES,
+    PODS,
+    SERVICES,
+    SUBJECT_ACCESS_REVIEWS,
+    Object,
+    Resource,
+)
+from yurttunnel.pki.approval_requests import Requester
 
 MAX_FURTHER_NAMES = 8
 """The maximum number of further host names that an agent may request; each is looked up.
@@ -60,39 +73,57 @@ class Decision:
         return self.reason not in (None, Reason.OTHER_INSTALLATION)
 
 
-@dataclass(frozen=True, slots=True)
-class Lookups:
-    """The objects to read from the API to decide about a request.
-
-    ``node`` is the name of a node, ``pod`` that of a pod in the tunnel's namespace.
-    ``further_names`` are host names, at most :data:`MAX_FURTHER_NAMES`; none may be the name of a
-    node. ``may_join`` requests a check whether the requester may become a node, and ``api_service``
-    the addresses of the Service ``kubernetes``.
-    """
-
-    node: str | None = None
-    pod: str | None = None
-    further_names: tuple[str, ...] = ()
-    may_join: bool = False
-    api_service: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Facts:
-    """The API's answers; an object is ``None`` if it does not exist or was not requested.
+    """Reads from the API what a decision depends on; an object is ``None`` if it does not exist.
 
-    ``namespace`` is the tunnel's. ``other_nodes`` are the further names that are names of nodes.
-    ``may_join`` is whether the requester may become a node (create
-    ``certificatesigningrequests/nodeclient``). ``api_addresses`` are the addresses of the Service
-    ``kubernetes``.
+    ``namespace`` is the tunnel's. All methods fail as those of the client do.
     """
 
-    namespace: str
-    node: Object | None = None
-    pod: Object | None = None
-    other_nodes: frozenset[str] = frozenset()
-    may_join: bool = False
-    api_addresses: frozenset[Address] = frozenset()
+    def __init__(self, client: IKubeClient, namespace: str) -> None:
+        self._client = client
+        self.namespace = namespace
+
+    async def node(self, name: str) -> Object | None:
+        """Return a node."""
+        return await self._get(NODES, name)
+
+    async def pod(self, name: str) -> Object | None:
+        """Return a pod in the tunnel's namespace."""
+        return await self._get(PODS, name, self.namespace)
+
+    async def api_addresses(self) -> Collection[Address]:
+        """Return the addresses of the Service ``kubernetes``."""
+        service = await self._get(SERVICES, "kubernetes", "default")
+        return () if service is None else service_addresses(service).cluster_addresses
+
+    async def may_join(self, requester: Requester) -> bool:
+        """Return whether ``requester`` may become a node.
+
+        It is the check of kube-controller-manager for the first certificate of a kubelet.
+        """
+        spec = {
+            "user": requester.username,
+            "groups": sorted(requester.groups),
+            "extra": {key: list(values) for key, values in requester.extra.items()},
+            "resourceAttributes": {
+                "verb": "create",
+                "group": CERTIFICATE_SIGNING_REQUESTS.group,
+                "version": "*",
+                "resource": CERTIFICATE_SIGNING_REQUESTS.plural,
+                "subresource": "nodeclient",
+            },
+        }
+        review = await self._client.create(SUBJECT_ACCESS_REVIEWS, {"spec": spec})
+        status = review.get("status")
+        return isinstance(status, dict) and status.get("allowed") is True
+
+    async def _get(
+        self, resource: Resource, name: str, namespace: str | None = None
+    ) -> Object | None:
+        try:
+            return await self._client.get(resource, name, namespace)
+        except NotFound:
+            return None
 
 
 class NotApproved(Exception):

@@ -10,10 +10,10 @@ pods anyway.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from yurttunnel.http.authority import Address
-from yurttunnel.pki.approval_decision import Decision, Facts, Lookups, NotApproved, Reason
+from yurttunnel.pki.approval_decision import Decision, Facts, NotApproved, Reason
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import (
     HUB_ADDRESS_6,
@@ -30,24 +30,15 @@ _BOOTSTRAP_USER = "system:bootstrap:"
 _BOOTSTRAP_GROUP = "system:bootstrappers"
 
 
-def hub_lookups(request: Request) -> Lookups:
-    """Return which facts to look up for a request for a hub."""
-    if request.fault or not _is_node_name(request):
-        return Lookups()
-    if request.kind is Kind.HUB:
-        return Lookups(may_join=_is_bootstrapper(request))
-    return Lookups(api_service=_is_node_itself(request))
-
-
-def decide_hub(request: Request, facts: Facts) -> Decision:
+async def decide_hub(request: Request, facts: Facts) -> Decision:
     """Decide about a request whose usages and key are valid; raises :class:`NotApproved`."""
-    if not _is_node_name(request):
+    if not is_cluster_node_name(request.common_name.removeprefix(NODE_USER_PREFIX)):
         raise NotApproved(
             Reason.NAMES, f"is not approved: {request.common_name!a} is not a valid name of a node"
         )
     if request.kind is Kind.HUB:
-        return _decide_client(request, facts)
-    return _decide_serving(request, facts)
+        return await _decide_client(request, facts)
+    return await _decide_serving(request, facts)
 
 
 def organization_fault(request: Request) -> str | None:
@@ -73,7 +64,7 @@ def organization_fault(request: Request) -> str | None:
     return None
 
 
-def _decide_client(request: Request, facts: Facts) -> Decision:
+async def _decide_client(request: Request, facts: Facts) -> Decision:
     names = [*request.dns_names, *map(str, request.addresses)]
     if names:
         raise NotApproved(
@@ -84,7 +75,7 @@ def _decide_client(request: Request, facts: Facts) -> Decision:
     if not _is_node_itself(request):
         if not _is_bootstrapper(request):
             raise NotApproved(Reason.REQUESTER, _foreign(request))
-        if not facts.may_join:
+        if not await facts.may_join(request.requester):
             raise NotApproved(
                 Reason.REQUESTER,
                 f"is not approved: {requester!a} may not create"
@@ -96,11 +87,12 @@ def _decide_client(request: Request, facts: Facts) -> Decision:
     return Decision(f"is for {_described(request)}, requested by {requester}")
 
 
-def _decide_serving(request: Request, facts: Facts) -> Decision:
+async def _decide_serving(request: Request, facts: Facts) -> Decision:
     if not _is_node_itself(request):
         raise NotApproved(Reason.REQUESTER, _foreign(request))
+    api_addresses = await facts.api_addresses()
     foreign = sorted(set(request.dns_names) - set(HUB_NAMES))
-    foreign += [str(each) for each in request.addresses if not _is_of_hub(each, facts)]
+    foreign += [str(each) for each in request.addresses if not _is_of_hub(each, api_addresses)]
     if foreign:
         raise NotApproved(
             Reason.NAMES,
@@ -110,12 +102,12 @@ def _decide_serving(request: Request, facts: Facts) -> Decision:
     return Decision(f"is for {_described(request)}, requested by {request.requester.username}")
 
 
-def _is_of_hub(address: Address, facts: Facts) -> bool:
+def _is_of_hub(address: Address, api_addresses: Collection[Address]) -> bool:
     return (
         address.is_loopback
         or address.is_link_local
         or address == HUB_ADDRESS_6
-        or address in facts.api_addresses
+        or address in api_addresses
     )
 
 
@@ -127,10 +119,6 @@ def _is_node_itself(request: Request) -> bool:
 def _is_bootstrapper(request: Request) -> bool:
     requester = request.requester
     return requester.username.startswith(_BOOTSTRAP_USER) and _BOOTSTRAP_GROUP in requester.groups
-
-
-def _is_node_name(request: Request) -> bool:
-    return is_cluster_node_name(request.common_name.removeprefix(NODE_USER_PREFIX))
 
 
 def _foreign(request: Request) -> str:

@@ -13,25 +13,15 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger, LogLevel
 
-from yurttunnel.cluster.services import service_addresses
-from yurttunnel.http.authority import Address
 from yurttunnel.kube.errors import ApiError, ApiUnreachable, Conflict, NotAllowed, NotFound
 from yurttunnel.kube.events import EventRecorder
 from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec
-from yurttunnel.kube.resources import (
-    CERTIFICATE_SIGNING_REQUESTS,
-    NODES,
-    PODS,
-    SERVICES,
-    SUBJECT_ACCESS_REVIEWS,
-    Object,
-    Resource,
-)
+from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS, Object
 from yurttunnel.kube.work_queue import WorkQueue
 from yurttunnel.metrics import Metric, counter, counts_of
 from yurttunnel.ops.clocks import time_of_day, timestamp
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.approval import decide, lookups
+from yurttunnel.pki.approval import agent_node, decide
 from yurttunnel.pki.approval_decision import Decision, Facts, Reason
 from yurttunnel.pki.approval_requests import (
     SIGNERS,
@@ -52,7 +42,6 @@ MAX_REVIEWS_PER_ROUND = 100
 """The maximum number of reviews in a round; everyone who may create requests can create many."""
 
 _WORKERS = 2
-_API_SERVICE = ("kubernetes", "default")
 _APPROVED = "AutoApproved"
 _NOT_APPROVED = "NotApproved"
 
@@ -170,7 +159,7 @@ class Approver(MultiService):
         self._clock = clock
         self._client = client
         self._events = events
-        self._namespace = namespace
+        self._facts = Facts(client, namespace)
         self._counters = counters
         self._requests = informers.informer(REQUESTS)
         self._queue = WorkQueue(clock, self._handle, _WORKERS)
@@ -242,11 +231,14 @@ class Approver(MultiService):
 
     async def _review(self, name: str) -> None:
         # The informer's copy may be older than a decision by somebody else.
-        csr = await self._get(CERTIFICATE_SIGNING_REQUESTS, name)
-        request = recognize(csr) if csr is not None and not is_decided(csr) else None
-        if csr is None or request is None:
+        try:
+            csr = await self._client.get(CERTIFICATE_SIGNING_REQUESTS, name)
+        except NotFound:
             return
-        decision = decide(request, await self._facts(request))
+        request = None if is_decided(csr) else recognize(csr)
+        if request is None:
+            return
+        decision = await decide(request, self._facts)
         if not decision.approved:
             self._report_unapproved(csr, request, decision)
             return
@@ -264,47 +256,9 @@ class Approver(MultiService):
         self._log.info(
             "the certificate request {name} is approved: it {text}",
             name=name,
-            node=lookups(request, self._namespace).node,
+            node=agent_node(request),
             text=decision.message,
         )
-
-    async def _facts(self, request: Request) -> Facts:
-        desired = lookups(request, self._namespace)
-        node = await self._get(NODES, desired.node) if desired.node else None
-        pod = await self._get(PODS, desired.pod, self._namespace) if desired.pod else None
-        others = [each for each in desired.further_names if await self._get(NODES, each)]
-        may_join = desired.may_join and await self._may_join(request)
-        api_addresses = frozenset[Address]()
-        if desired.api_service and (service := await self._get(SERVICES, *_API_SERVICE)):
-            api_addresses = frozenset(service_addresses(service).cluster_addresses)
-        return Facts(self._namespace, node, pod, frozenset(others), may_join, api_addresses)
-
-    async def _may_join(self, request: Request) -> bool:
-        """Make the check of kube-controller-manager for the first certificate of a kubelet."""
-        requester = request.requester
-        spec = {
-            "user": requester.username,
-            "groups": sorted(requester.groups),
-            "extra": {key: list(values) for key, values in requester.extra.items()},
-            "resourceAttributes": {
-                "verb": "create",
-                "group": CERTIFICATE_SIGNING_REQUESTS.group,
-                "version": "*",
-                "resource": CERTIFICATE_SIGNING_REQUESTS.plural,
-                "subresource": "nodeclient",
-            },
-        }
-        review = await self._client.create(SUBJECT_ACCESS_REVIEWS, {"spec": spec})
-        status = review.get("status")
-        return isinstance(status, dict) and status.get("allowed") is True
-
-    async def _get(
-        self, resource: Resource, name: str, namespace: str | None = None
-    ) -> Object | None:
-        try:
-            return await self._client.get(resource, name, namespace)
-        except NotFound:
-            return None
 
     def _approval(self, csr: Object, decision: Decision) -> Object:
         """Return the approved request (``CertificateSigningRequestCondition``)."""
@@ -333,8 +287,7 @@ class Approver(MultiService):
         level = LogLevel.warn if decision.is_alarming else LogLevel.info
         # A field named message would be interpreted as a legacy log message.
         line = "the certificate request {name} {text}"
-        node = lookups(request, self._namespace).node
-        self._log.emit(level, line, name=name, node=node, text=decision.message)
+        self._log.emit(level, line, name=name, node=agent_node(request), text=decision.message)
         if decision.is_alarming:
             more = f"To approve it nevertheless: kubectl certificate approve {name}"
             self._events.record(csr, "Warning", _NOT_APPROVED, f"{decision.message}. {more}")
