@@ -170,8 +170,8 @@ class Crowd:
     def _start(self, number: int) -> ServerSet:
         contexts, identifiers = self._contexts[number], format_identifiers(_identifiers(number))
 
-        def secured(host: str, port: int) -> IStreamClientEndpoint:
-            endpoint = server_endpoint(self._reactor, host, port)
+        def secured(host: str, port: int, skip: int) -> IStreamClientEndpoint:
+            endpoint = server_endpoint(self._reactor, host, port, lambda: skip)
             secured = tls.TLSEndpoint(self._reactor, contexts.creator(host), endpoint)
             return _QueuedEndpoint(secured, self._connecting)
 

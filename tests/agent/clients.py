@@ -74,7 +74,7 @@ class ClientTestCase(TestCase):
         self.context = context_with(self.clock, self.acceptor)
         creator = ClientContexts(credentials).creator("server.test")
         endpoint = tls.TLSEndpoint(self.clock, creator, self.network)
-        routes = Routes(lambda host, port: endpoint, ())
+        routes = Routes(lambda host, port, skip: endpoint, ())
         routes.use([("server.test", 10262)])
         client = ServerClient(self.context, routes, self.settings, self.group)
         self.clients.append(client)

@@ -140,8 +140,9 @@ class FakeNameResolver:
         resolutionReceiver.resolutionBegan(resolution)
         return resolution
 
-    def answer(self, address: str) -> None:
+    def answer(self, *addresses: str) -> None:
         """Respond to the oldest query."""
         receiver = self.asked.pop(0)
-        receiver.addressResolved(IPv4Address("TCP", address, 0))
+        for address in addresses:
+            receiver.addressResolved(IPv4Address("TCP", address, 0))
         receiver.resolutionComplete()

@@ -113,7 +113,7 @@ class ReplicaTests(Links, TestCase):
         """Create an agent that knows no address."""
         settings = ClientSettings("edge-1", lambda: self.identifiers, Limits(), "test 1")
 
-        def tls_endpoint(host, port):
+        def tls_endpoint(host, port, skip):
             return tls.TLSEndpoint(self.clock, self.creator, Address(self, (host, port)))
 
         return ServerSet(self.context, settings, tls_endpoint, self.limit, self.expected)

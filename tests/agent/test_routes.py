@@ -31,7 +31,7 @@ class RoutesTests(TestCase):
     def setUp(self):
         """Create a client with a session at ``b``."""
         self.clients = []
-        self.routes = Routes(lambda host, port: host, self.clients)
+        self.routes = Routes(lambda host, port, skip: host, self.clients)
         self.routes.shared = True
         self.routes.use([("b", 1)])
         self.holder = self.client()
@@ -71,6 +71,16 @@ class RoutesTests(TestCase):
         dialed = self.dials(200, a=Answer.NONE, b=Answer.ALREADY_CONNECTED)
         self.assertLessEqual(dialed[:60].count("b"), 8)
         self.assertGreaterEqual(dialed[100:].count("b"), 5)
+
+    def test_a_failed_attempt_skips_an_address(self):
+        """The next attempt begins with another address of the name, and a session stays at it."""
+        skips = []
+        self.routes.tls_endpoint = lambda host, port, skip: skips.append(skip) or host
+        self.routes.use([("b", 1)])
+        self.dials(1, b=Answer.NONE)
+        self.dials(1, b=Answer.ALREADY_CONNECTED)
+        self.dials(2, b=Answer.SESSION)
+        self.assertEqual([0, 1, 2, 2], skips)
 
     def test_restarts_from_the_beginning(self):
         """A missing server resets the history."""

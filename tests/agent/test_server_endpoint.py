@@ -80,3 +80,21 @@ class ServerEndpointTests(SynchronousTestCase):
         self.assertEqual(("fe80::1%lo", 10262), reactor.tcpClients[0][:2])
         attempt.cancel()
         self.failureResultOf(attempt)
+
+    def dialed(self, skip, *addresses):
+        """Return the order in which the addresses of a name are dialed."""
+        reactor = MemoryReactorClock()
+        reactor.nameResolver = names = FakeNameResolver()
+        attempt = server_endpoint(reactor, "server.test", 10262, lambda: skip).connect(Factory())
+        names.answer(*addresses)
+        reactor.pump([0.25] * 8)
+        attempt.cancel()
+        self.failureResultOf(attempt)
+        return [client[0] for client in reactor.tcpClients]
+
+    def test_addresses_are_skipped(self):
+        """Addresses that are skipped are dialed last, and nothing is lost if they are all."""
+        self.assertEqual(["192.0.2.1", "192.0.2.2"], self.dialed(0, "192.0.2.1", "192.0.2.2"))
+        self.assertEqual(["192.0.2.2", "192.0.2.1"], self.dialed(3, "192.0.2.1", "192.0.2.2"))
+        self.assertEqual(["192.0.2.1"], self.dialed(7, "192.0.2.1"))
+        self.assertEqual([], self.dialed(1))

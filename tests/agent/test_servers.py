@@ -402,7 +402,7 @@ class UncountedTests(ReplicaTests):
         """A name that cannot be resolved is a failed attempt, and attempts continue."""
         self.replica("a")
 
-        def tls_endpoint(host, port):
+        def tls_endpoint(host, port, skip):
             raise UnicodeError("label too long")
 
         self.patch(self.servers._routes, "tls_endpoint", tls_endpoint)

@@ -101,7 +101,7 @@ class ServiceTests(TestCase):
             DRAIN_TIMEOUT,
         )
 
-    def tls_endpoint(self, host, port):
+    def tls_endpoint(self, host, port, skip):
         """Return the endpoint of a server, always on the same network."""
         return tls.TLSEndpoint(self.clock, self.trust.creator(host), self.network)
 

@@ -113,9 +113,10 @@ class AgentProcess:
         dialer = Dialer(reactor, policy, resolver, settings.node_name, counters.dial_durations)
         context = SessionContext(reactor, counters, budget, dialer)
 
-        def tls_endpoint(host: str, port: int) -> IStreamClientEndpoint:
+        def tls_endpoint(host: str, port: int, skip: int) -> IStreamClientEndpoint:
             creator = trust.creator(server_name or host)
-            return tls.TLSEndpoint(reactor, creator, server_endpoint(reactor, host, port))
+            endpoint = server_endpoint(reactor, host, port, lambda: skip)
+            return tls.TLSEndpoint(reactor, creator, endpoint)
 
         servers = ServerSet(
             context, client_settings, tls_endpoint, settings.server_connections, expected

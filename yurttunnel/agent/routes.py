@@ -29,13 +29,15 @@ class _Record:
     ``rank`` is random, so that many agents that need few of the servers spread over them.
     ``failures`` counts consecutive unanswered attempts, ``rejections`` those that reached a server
     that was connected already; ``failed`` is when the last one led to no session, as a number of
-    attempts of the whole agent.
+    attempts of the whole agent. ``skip`` counts all attempts that led to no session: the next one
+    begins with another address of a name, because that address may belong to another server.
     """
 
     rank: float = field(default_factory=random.random)
     failures: int = 0
     rejections: int = 0
     failed: int = 0
+    skip: int = 0
 
     def skips(self, rejections: int) -> int:
         """Return the number of attempts elsewhere that come first after ``rejections``.
@@ -49,7 +51,8 @@ class _Record:
 class Routes:
     """The locations of the servers, and the one that each of ``clients`` dials.
 
-    ``tls_endpoint(host, port)`` returns the endpoint of a location, including TLS. While ``shared``
+    ``tls_endpoint(host, port, skip)`` returns the endpoint of a location, including TLS, which
+    dials the first ``skip`` addresses of a name last (:func:`.server_endpoint`). While ``shared``
     is false, two clients do not dial the same location as long as another one is unused. A client
     with a session prefers the location of that, and otherwise tries others, because a server may
     have several: also those of clients that stand by, which have reached a connected server there.
@@ -58,7 +61,7 @@ class Routes:
 
     def __init__(
         self,
-        tls_endpoint: Callable[[str, int], IStreamClientEndpoint],
+        tls_endpoint: Callable[[str, int, int], IStreamClientEndpoint],
         clients: Sequence[ServerClient],
     ) -> None:
         self.tls_endpoint = tls_endpoint
@@ -90,7 +93,7 @@ class Routes:
         taken = {other.number for other in self._others(client, location)}
         client.location = location
         client.number = next(number for number in itertools.count(1) if number not in taken)
-        return self.tls_endpoint(*location)
+        return self.tls_endpoint(*location, self._records[location].skip)
 
     def session_started(self, client: ServerClient) -> None:
         """Record that the last attempt of a client has led to its session."""
@@ -110,6 +113,7 @@ class Routes:
         else:
             record.failures += 1
         record.failed = next(self._attempts)
+        record.skip += 1
 
     def is_at_session_location(self, client: ServerClient) -> bool:
         """Return whether a client has dialed its session's location, or that is not in use."""

@@ -74,8 +74,8 @@ class ServerSet:
     A session at an address that is no longer used continues while its connection works. It is
     drained once there is another one, or an address in use leads to the same server.
 
-    ``tls_endpoint(host, port)`` returns the endpoint of an address, including TLS. ``expected`` is
-    the number of servers to assume until they send it, ``None`` for one at each address.
+    ``tls_endpoint`` is that of :class:`Routes`. ``expected`` is the number of servers to assume
+    until they send it, ``None`` for one at each address.
     """
 
     _log = Logger()
@@ -84,7 +84,7 @@ class ServerSet:
         self,
         context: SessionContext,
         settings: ClientSettings,
-        tls_endpoint: Callable[[str, int], IStreamClientEndpoint],
+        tls_endpoint: Callable[[str, int, int], IStreamClientEndpoint],
         limit: int | None = None,
         expected: int | None = None,
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -49,7 +50,8 @@ def build(
         mode.read_join_token()
     held = LockedDirectory(mode.state_dir)
     servers = [
-        ServerAddress(host, port, server_endpoint(reactor, host, port))
+        # Each attempt to enroll begins with another address of a name.
+        ServerAddress(host, port, server_endpoint(reactor, host, port, itertools.count().__next__))
         for host, port in settings.servers
     ]
 

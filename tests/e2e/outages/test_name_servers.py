@@ -11,6 +11,7 @@ from twisted.names import dns, error
 from twisted.names.server import DNSServerFactory
 
 from tests.e2e.clients import Echo
+from tests.e2e.outages.gateway import Gateway
 from tests.e2e.outages.site import SERVER, SiteTestCase
 from tests.e2e.support import which
 
@@ -70,6 +71,16 @@ class NameServerTests(SiteTestCase):
         mount = f'{which("mount")} --bind {configuration} /etc/resolv.conf && exec "$@"'
         agent.run_under(which("unshare"), "--mount", "sh", "-c", mount, "sh")
         return agent
+
+    async def test_a_silent_address_of_several_is_left(self) -> None:
+        """The address that accepts connections and never responds is not dialed first again."""
+        names = self.start_name_server()
+        names.silent, names.ipv4, names.ipv6 = False, [SERVER], [SECOND]
+        silent = ("-p", "tcp", "-d", SECOND, "--tcp-flags", "PSH", "PSH", "-j", "DROP")
+        Gateway(self.network, 6).add(*silent)
+        agent = self.make_resolving_agent()
+        agent.start()
+        await agent.ready(60)
 
     async def test_silent_name_servers_block_nothing_and_new_addresses_are_found(self) -> None:
         """The agent waits and reports it, follows its server to another family, and streams
