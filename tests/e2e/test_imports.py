@@ -15,7 +15,6 @@ OTHERS = (
     "importlib.metadata",
     "kubernetes",
     "prometheus_client",
-    "pyroute2",
     "treq",
     "twisted.conch",
     "twisted.spread",

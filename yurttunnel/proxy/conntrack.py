@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
 
-from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
 
@@ -24,7 +23,11 @@ from yurttunnel.steering.netlink.conntrack_table import (
 )
 from yurttunnel.steering.netlink.errors import as_steering_failed
 from yurttunnel.steering.netlink.flows import ERROR_TEXTS
-from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.netlink_socket import (
+    NETLINK_NETFILTER,
+    NETLINK_ROUTE,
+    NetlinkSocket,
+)
 from yurttunnel.steering.netlink.worker import Run
 
 _LOOPBACK_4 = 127

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from typing import Any
 
-from pyroute2.netlink import NETLINK_ROUTE
 from twisted.application.service import MultiService
 from twisted.internet.interfaces import IReactorTime
 
@@ -22,7 +21,7 @@ from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.interfaces import VERSIONS
 from yurttunnel.steering.netlink.conntrack_table import own_addresses
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.netlink_socket import NETLINK_ROUTE, NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
 ZONE = "topology.kubernetes.io/zone"

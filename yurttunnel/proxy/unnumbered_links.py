@@ -12,15 +12,13 @@ import os
 import socket
 from collections.abc import Iterable, Iterator
 
-from pyroute2.netlink import NETLINK_ROUTE
-
 from yurttunnel.proxy.host_address import HostAddress
 from yurttunnel.proxy.state.virtual_services import Address, NodeFacts
 from yurttunnel.steering.firewall.detection import PROC_NET
 from yurttunnel.steering.interfaces import VERSIONS
 from yurttunnel.steering.netlink.conntrack_table import links_with_addresses
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.netlink_socket import NETLINK_ROUTE, NetlinkSocket
 
 _IGNORED_LINKS = ("lo", "*")
 """The links of routes that lead to this machine, and nowhere."""

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import socket
 
-from pyroute2.netlink import NETLINK_NETFILTER
-
 from tests.e2e.network.namespaces import run
 from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.netlink.conntrack_table import ConntrackTable
-from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.netlink_socket import NETLINK_NETFILTER, NetlinkSocket
 
 OWN = "10.20.0.9"
 BOTH, ONE = 0x30, 0x10

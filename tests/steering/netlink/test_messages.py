@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request
+from yurttunnel.steering.netlink.messages import (
+    NESTED,
+    attribute,
+    attributes,
+    netfilter_attributes,
+    netfilter_request,
+    raw_request,
+)
 
 
 class MessagesTests(SynchronousTestCase):
@@ -31,3 +38,12 @@ class MessagesTests(SynchronousTestCase):
             b"\x14\0\0\0" + b"\x34\x12" + b"\5\0" + bytes(8) + b"body",
             raw_request(b"body", 0x1234, 5),
         )
+
+    def test_a_request_to_netfilter(self):
+        """The subsystem is in the kind, and the family and the resource precede the attributes."""
+        content = attribute(1, b"edge")
+        made = netfilter_request(6, 2, 5, content, 10, 0x1234)
+        self.assertEqual(
+            b"\x1c\0\0\0" + b"\x02\x06" + b"\5\0" + bytes(8) + b"\x0a\0\x12\x34" + content, made
+        )
+        self.assertEqual({1: b"edge"}, netfilter_attributes(made[16:]))

@@ -1,8 +1,4 @@
-"""Network interfaces of this network namespace, with rtnetlink(7); call it in a thread.
-
-The few messages are encoded here: importing pyroute2 would take 10 MiB in each hub, and half a
-second of its startup.
-"""
+"""Network interfaces of this network namespace, with rtnetlink(7); call it in a thread."""
 
 from __future__ import annotations
 
@@ -20,15 +16,16 @@ from yurttunnel.http.authority import Address
 from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request
 from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
+    CREATE,
     DUMP,
+    EXCLUSIVE,
     GET,
+    NETLINK_ROUTE,
     NetlinkError,
     NetlinkSocket,
 )
 
-# linux/netlink.h, linux/rtnetlink.h
-_NETLINK_ROUTE = 0
-_EXCLUSIVE, _CREATE = 0x200, 0x400
+# linux/rtnetlink.h
 _NEW_LINK, _DELETE_LINK, _GET_LINK = 16, 17, 18
 _NEW_ADDRESS, _DELETE_ADDRESS, _GET_ADDRESS = 20, 21, 22
 # linux/if_link.h, linux/if_addr.h
@@ -70,7 +67,7 @@ class Links:
     @contextmanager
     def opened(cls) -> Iterator[Links]:
         """Open a netlink socket for the duration of a block."""
-        with NetlinkSocket(_NETLINK_ROUTE) as netlink:
+        with NetlinkSocket(NETLINK_ROUTE) as netlink:
             yield cls(netlink)
 
     def find(self, name: str) -> Link | None:
@@ -96,7 +93,7 @@ class Links:
         """Create a dummy interface; ``EOPNOTSUPP`` means that this kernel has none."""
         info = attribute(_LINK_INFO | NESTED, _text(_INFO_KIND, "dummy"))
         body = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name) + info
-        flags = CHANGE | _CREATE | _EXCLUSIVE
+        flags = CHANGE | CREATE | EXCLUSIVE
         self._netlink.change(raw_request(body, _NEW_LINK, flags))
 
     def mark(self, link: Link, alias: str) -> None:
@@ -129,7 +126,7 @@ class Links:
     def add_address(self, link: Link, address: Address, length: int) -> None:
         """Add an address."""
         body = _address(link, address, length)
-        flags = CHANGE | _CREATE | _EXCLUSIVE
+        flags = CHANGE | CREATE | EXCLUSIVE
         self._netlink.change(raw_request(body, _NEW_ADDRESS, flags))
 
     def remove_address(self, link: Link, address: Address, length: int) -> None:

@@ -29,7 +29,6 @@ LIBRARIES = (
     "kubernetes",
     "wsproto",
     "PyYAML",
-    "pyroute2",
 )
 
 _SETTINGS = (

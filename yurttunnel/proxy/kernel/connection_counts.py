@@ -14,7 +14,6 @@ from collections.abc import Collection, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
@@ -32,7 +31,11 @@ from yurttunnel.steering.netlink.conntrack_table import ConntrackTable, own_addr
 from yurttunnel.steering.netlink.errors import as_steering_failed
 from yurttunnel.steering.netlink.generation import nft_generation
 from yurttunnel.steering.netlink.named_counters import packet_counts
-from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.netlink_socket import (
+    NETLINK_NETFILTER,
+    NETLINK_ROUTE,
+    NetlinkSocket,
+)
 from yurttunnel.steering.netlink.worker import Run
 
 PERIOD_SECONDS = 10.0

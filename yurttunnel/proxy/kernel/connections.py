@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from itertools import islice
 
-from pyroute2.netlink import NETLINK_NETFILTER
 from twisted.internet.defer import Deferred
 
 from yurttunnel.proxy.kernel.marks import RETRIED
@@ -22,7 +21,7 @@ from yurttunnel.steering.netlink.conntrack_table import (
     ConntrackTuple,
 )
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.netlink_socket import NETLINK_NETFILTER, NetlinkSocket
 from yurttunnel.steering.netlink.worker import Run
 
 _LOOKUP_FAILED = "cannot look up which connections are answered"

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import errno
-import socket
 import struct
 from collections.abc import Callable, Iterator
 
-from pyroute2.netlink import NETLINK_NETFILTER
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.messages import attribute, attributes, raw_request
-from yurttunnel.steering.netlink.netlink_socket import CHANGE, NetlinkSocket
+from yurttunnel.steering.netlink.messages import (
+    attribute,
+    netfilter_attributes,
+    netfilter_request,
+)
+from yurttunnel.steering.netlink.netlink_socket import (
+    CHANGE,
+    NETLINK_NETFILTER,
+    NetlinkSocket,
+)
 
 # From linux/netfilter/nfnetlink.h and nfnetlink_log.h.
 _SUBSYSTEM = 4
@@ -23,7 +29,6 @@ _COMMAND, _MODE = 1, 2
 _BIND = 1
 _COPY_PACKET = 2
 _PAYLOAD, _PREFIX = 9, 10
-_HEADER_SIZE = 4
 
 MAX_MESSAGES = 32
 """The maximum number of messages read in one reactor turn, which takes less than a millisecond."""
@@ -124,13 +129,14 @@ def open_log(group: int, snaplen: int) -> NetlinkSocket:
 
 
 def _configuration(group: int, kind: int, content: bytes) -> bytes:
-    before = struct.pack("!BBH", socket.AF_UNSPEC, 0, group)
-    return raw_request(before + attribute(kind, content), _SUBSYSTEM << 8 | _CONFIGURE, CHANGE)
+    return netfilter_request(
+        _SUBSYSTEM, _CONFIGURE, CHANGE, attribute(kind, content), resource=group
+    )
 
 
 def _packets(messages: list[tuple[int, bytes]]) -> Iterator[tuple[bytes, bytes]]:
     for kind, body in messages:
         if kind == _SUBSYSTEM << 8 | _PACKET:
-            known = dict(attributes(body, _HEADER_SIZE))
+            known = netfilter_attributes(body)
             if _PAYLOAD in known:
                 yield known.get(_PREFIX, b"").rstrip(b"\0"), known[_PAYLOAD]

@@ -1,5 +1,1 @@
-"""Access to the kernel's sets of addresses and its conntrack table by netlink.
-
-pyroute2 encodes the requests. Replies are parsed here, because its classes take a quarter of a
-millisecond for each connection, and hold the interpreter's lock meanwhile.
-"""
+"""Access to the kernel's sets of addresses, its conntrack table and nftables by netlink."""

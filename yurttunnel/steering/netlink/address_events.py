@@ -5,11 +5,12 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable
 
-from pyroute2.netlink import NETLINK_ROUTE
 from twisted.application.service import Service
 from twisted.internet.interfaces import IReactorFDSet, IReadDescriptor
 from twisted.python.failure import Failure
 from zope.interface import implementer
+
+from yurttunnel.steering.netlink.netlink_socket import NETLINK_ROUTE
 
 _GROUPS = 0x10 | 0x40 | 0x100 | 0x400
 """``RTMGRP_IPV4_IFADDR``, ``RTMGRP_IPV4_ROUTE``, and those of IPv6, from linux/rtnetlink.h."""

@@ -7,14 +7,6 @@ from collections.abc import Callable, Collection
 from functools import partial
 from typing import TypeVar
 
-from pyroute2.netlink import NETLINK_NETFILTER
-from pyroute2.netlink.nfnetlink.ipset import (
-    IPSET_ERR_BUSY,
-    IPSET_ERR_FIND_TYPE,
-    IPSET_ERR_REFERENCED,
-    IPSET_ERR_TYPE_MISMATCH,
-    IPSET_ERR_TYPE_SPECIFIC,
-)
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import deferLater
@@ -24,8 +16,20 @@ from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interception import Address
 from yurttunnel.steering.interfaces import IAddressSets
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.ipsets import MAX_ADDRESSES, Ipsets
-from yurttunnel.steering.netlink.netlink_socket import NetlinkError, NetlinkSocket
+from yurttunnel.steering.netlink.ipsets import (
+    ERR_BUSY,
+    ERR_FIND_TYPE,
+    ERR_REFERENCED,
+    ERR_TYPE_MISMATCH,
+    ERR_TYPE_SPECIFIC,
+    MAX_ADDRESSES,
+    Ipsets,
+)
+from yurttunnel.steering.netlink.netlink_socket import (
+    NETLINK_NETFILTER,
+    NetlinkError,
+    NetlinkSocket,
+)
 from yurttunnel.steering.netlink.worker import Run
 
 NEW_SUFFIX = "-new"
@@ -45,12 +49,12 @@ _NO_IPSET = (
 _STILL_REFERENCED = "rules still refer to it; remove those rules (iptables-save shows them)"
 _ERROR_TEXTS = {
     errno.EINVAL: _NO_IPSET,
-    IPSET_ERR_FIND_TYPE: _NO_IPSET,
-    IPSET_ERR_BUSY: _STILL_REFERENCED,
-    IPSET_ERR_REFERENCED: _STILL_REFERENCED,
-    IPSET_ERR_TYPE_MISMATCH: "a set of that name and of another type exists",
-    IPSET_ERR_TYPE_SPECIFIC: f"it is full: its limit is {MAX_ADDRESSES} addresses",
-    IPSET_ERR_TYPE_SPECIFIC + 1: "it does not accept one of the addresses, such as 0.0.0.0",
+    ERR_FIND_TYPE: _NO_IPSET,
+    ERR_BUSY: _STILL_REFERENCED,
+    ERR_REFERENCED: _STILL_REFERENCED,
+    ERR_TYPE_MISMATCH: "a set of that name and of another type exists",
+    ERR_TYPE_SPECIFIC: f"it is full: its limit is {MAX_ADDRESSES} addresses",
+    ERR_TYPE_SPECIFIC + 1: "it does not accept one of the addresses, such as 0.0.0.0",
 }
 
 _Result = TypeVar("_Result")
@@ -127,7 +131,7 @@ def _replace(table: Ipsets, name: str, version: int, desired: frozenset[bytes]) 
     try:
         table.swap(name + NEW_SUFFIX, name)
     except NetlinkError as error:
-        if error.code != IPSET_ERR_TYPE_MISMATCH:
+        if error.code != ERR_TYPE_MISMATCH:
             raise
         # No rule of ours can refer to a set of another type or family.
         table.destroy(name)
@@ -141,6 +145,6 @@ def _remove(table: Ipsets, name: str) -> bool:
     try:
         return table.destroy(name)
     except NetlinkError as error:
-        if error.code not in (IPSET_ERR_BUSY, IPSET_ERR_REFERENCED):
+        if error.code not in (ERR_BUSY, ERR_REFERENCED):
             raise
         raise _InUse(f"cannot remove the set {name}: {_STILL_REFERENCED}") from error

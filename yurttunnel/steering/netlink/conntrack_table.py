@@ -9,17 +9,16 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_CTNETLINK
-from pyroute2.netlink.nfnetlink.nfctsocket import (
-    IPCTNL_MSG_CT_DELETE,
-    IPCTNL_MSG_CT_GET,
-    NFCTAttrTuple,
-    nfct_msg,
+from yurttunnel.steering.netlink.messages import (
+    FAMILIES,
+    NESTED,
+    attribute,
+    attributes,
+    netfilter_attributes,
+    netfilter_request,
+    number,
+    raw_request,
 )
-from pyroute2.netlink.rtnl import RTM_GETADDR
-from pyroute2.netlink.rtnl.ifaddrmsg import ifaddrmsg
-
-from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
 from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     DUMP,
@@ -28,14 +27,19 @@ from yurttunnel.steering.netlink.netlink_socket import (
     NetlinkSocket,
 )
 
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+_SUBSYSTEM, _GET, _DELETE = 1, 1, 2
+"""``NFNL_SUBSYS_CTNETLINK`` and ``IPCTNL_MSG_CT_*`` from linux/netfilter/nfnetlink.h and
+nfnetlink_conntrack.h."""
 
 # CTA_* from linux/netfilter/nfnetlink_conntrack.h: of a connection, a tuple, its parts.
 _TUPLE_ORIG, _TUPLE_REPLY, _STATUS, _STATES, _MARK, _ZONE = 1, 2, 3, 4, 8, 18
-_MARK_MASK, _STATUS_MASK = 21, 26
+_MARK_MASK, _FILTER, _STATUS_MASK = 21, 25, 26
 _TUPLE_IP, _TUPLE_PROTO = 1, 2
 _SOURCES, _DESTINATIONS = {4: 1, 6: 3}, {4: 2, 6: 4}
 _PROTO_NUM, _PROTO_SRC_PORT, _PROTO_DST_PORT = 1, 2, 3
+_FILTER_ORIG_FLAGS = 1
+_FILTER_PROTO_NUM, _FILTER_DST_PORT = 1 << 3, 1 << 5
+"""``CTA_FILTER_F_*`` from net/netfilter/nf_conntrack_netlink.c: what has to be the same."""
 
 _TCP = socket.IPPROTO_TCP
 _TCP_STATES, _TCP_STATE = 1, 1
@@ -46,10 +50,8 @@ linux/netfilter/nf_conntrack_tcp.h."""
 _SEEN_REPLY, _TRANSLATED = 1 << 1, 1 << 5
 """``IPS_SEEN_REPLY`` and ``IPS_DST_NAT`` from linux/netfilter/nf_conntrack_common.h."""
 
-_GENERIC_HEADER_SIZE = 4
-"""The size of ``struct nfgenmsg``."""
-
 # From linux/if_addr.h and linux/rtnetlink.h.
+_GET_ADDRESS = 22
 _ADDRESS = struct.Struct("=2xBBI")
 """Flags, scope and link of ``struct ifaddrmsg``."""
 _TENTATIVE, _OPTIMISTIC = 0x40, 0x04
@@ -131,23 +133,22 @@ class ConntrackTable:
         since Linux 5.8; otherwise it returns all of the protocol, and they are filtered here.
         """
         if len(ports) > _MAX_FILTERED_PORTS:
-            yield from self._to_ports(version, protocol, ports)
-        else:
-            for port in sorted(ports):
-                yield from self._to_ports(version, protocol, {port}, dport=port)
+            yield from self._to_ports(version, protocol, ports, b"", _FILTER_PROTO_NUM)
+            return
+        for port in sorted(ports):
+            more = attribute(_PROTO_DST_PORT, _PORT.pack(port))
+            flags = _FILTER_PROTO_NUM | _FILTER_DST_PORT
+            yield from self._to_ports(version, protocol, {port}, more, flags)
 
     def _to_ports(
-        self, version: int, protocol: int, ports: Collection[int], **more: int
+        self, version: int, protocol: int, ports: Collection[int], more: bytes, flags: int
     ) -> Iterator[ConntrackEntry]:
-        family = _FAMILIES[version]
-        desired = NFCTAttrTuple(family=family, proto=protocol, **more)
-        desired.attrs()  # This computes the flags.
-        message = nfct_msg.create_from(
-            tuple_orig=desired,
-            cta_filter={"attrs": [["CTA_FILTER_ORIG_FLAGS", desired.flags]]},
-        )
-        message["nfgen_family"] = family
-        query = request(message, _kind(IPCTNL_MSG_CT_GET), DUMP)
+        """Yield the connections; the kernel compares the fields of ``flags``."""
+        fields = attribute(_PROTO_NUM, bytes([protocol])) + more
+        content = attribute(_TUPLE_ORIG | NESTED, attribute(_TUPLE_PROTO | NESTED, fields))
+        filtered = attribute(_FILTER_ORIG_FLAGS, struct.pack("=I", flags))
+        content += attribute(_FILTER | NESTED, filtered)
+        query = _message(version, _GET, DUMP, content)
         return self._dumped(query, version, lambda its, port: its == protocol and port in ports)
 
     def syn_sent(self, version: int, ports: Collection[int]) -> Iterator[ConntrackEntry]:
@@ -169,7 +170,7 @@ class ConntrackTable:
         here, too. (``CTA_FILTER`` could select by the answering end, but for an IPv6 address Linux
         6.18 selects all others.)
         """
-        bits = _NUMBER.pack(mark)
+        bits = number(mark)
         content = attribute(_MARK, bits) + attribute(_MARK_MASK, bits)
         for entry in self._with_status(version, 0, _SEEN_REPLY, content):
             if not entry.is_answered:
@@ -185,9 +186,9 @@ class ConntrackTable:
     def _with_status(
         self, version: int, status: int, mask: int, more: bytes = b"", wanted: _Wanted = _all
     ) -> Iterator[ConntrackEntry]:
-        content = attribute(_STATUS, _NUMBER.pack(status))
-        content += attribute(_STATUS_MASK, _NUMBER.pack(mask))
-        query = _message(version, IPCTNL_MSG_CT_GET, DUMP, more + content)
+        content = attribute(_STATUS, number(status))
+        content += attribute(_STATUS_MASK, number(mask))
+        query = _message(version, _GET, DUMP, more + content)
         return self._dumped(query, version, wanted)
 
     def find_by_original(self, version: int, direction: ConntrackTuple) -> ConntrackEntry | None:
@@ -212,7 +213,7 @@ class ConntrackTable:
         parts = attribute(_TUPLE_IP | NESTED, addresses) + attribute(_TUPLE_PROTO | NESTED, ports)
         content = attribute(tuple_attribute | NESTED, parts)
         try:
-            body = self._netlink.get(_message(version, IPCTNL_MSG_CT_GET, GET, content))
+            body = self._netlink.get(_message(version, _GET, GET, content))
         except NetlinkError as error:
             if error.code == errno.ENOENT:
                 return None
@@ -228,7 +229,7 @@ class ConntrackTable:
     def delete(self, version: int, entries: Collection[ConntrackEntry]) -> int:
         """Delete entries; return how many of them still existed."""
         codes = self._netlink.change_all(
-            _message(version, IPCTNL_MSG_CT_DELETE, CHANGE, entry.identity) for entry in entries
+            _message(version, _DELETE, CHANGE, entry.identity) for entry in entries
         )
         for code in codes:
             if code not in (0, errno.ENOENT):
@@ -266,26 +267,21 @@ def links_with_addresses(netlink: NetlinkSocket, version: int) -> frozenset[int]
 
 
 def _addresses(netlink: NetlinkSocket, version: int) -> Iterator[bytes]:
-    message = ifaddrmsg()
-    message["family"] = _FAMILIES[version]
-    for body in netlink.dump(request(message, RTM_GETADDR, DUMP)):
-        if body[0] == _FAMILIES[version]:
+    family = FAMILIES[version]
+    request = bytes([family]).ljust(_ADDRESS_HEADER_SIZE, b"\0")
+    for body in netlink.dump(raw_request(request, _GET_ADDRESS, DUMP)):
+        if body[0] == family:
             yield body
 
 
-def _kind(command: int) -> int:
-    return int(NFNL_SUBSYS_CTNETLINK << 8 | command)
-
-
 def _message(version: int, command: int, flags: int, content: bytes) -> bytes:
-    before = struct.pack("=BBH", _FAMILIES[version], 0, 0)
-    return raw_request(before + content, _kind(command), flags)
+    return netfilter_request(_SUBSYSTEM, command, flags, content, FAMILIES[version])
 
 
 def _entry(body: bytes, version: int, wanted: _Wanted) -> ConntrackEntry | None:
-    if body[0] != _FAMILIES[version]:
+    if body[0] != FAMILIES[version]:
         return None
-    known = dict(attributes(body, _GENERIC_HEADER_SIZE))
+    known = netfilter_attributes(body)
     original, reply = known.get(_TUPLE_ORIG), known.get(_TUPLE_REPLY)
     if original is None or reply is None:
         return None

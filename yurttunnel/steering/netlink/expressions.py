@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 
-from yurttunnel.steering.netlink.messages import NESTED, attribute
+from yurttunnel.steering.netlink.messages import NESTED, attribute, number
 
 # NFTA_* from linux/netfilter/nf_tables.h: of a list, an expression, and their attributes.
 _ELEMENT, _NAME, _DATA = 1, 1, 2
@@ -41,11 +41,6 @@ def ct_has(key: int, bits: int) -> bytes:
 def add_to_ct(key: int, bits: int) -> bytes:
     """Return expressions that set bits in a number of the connection."""
     return ct(key) + _bitwise(_ALL_BITS ^ bits, bits) + _ct_expression(_STORE_REGISTER, key)
-
-
-def number(of: int) -> bytes:
-    """Return a number in the format of attributes."""
-    return struct.pack("!I", of)
 
 
 def _ct_expression(register: int, key: int) -> bytes:

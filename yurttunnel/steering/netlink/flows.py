@@ -14,7 +14,6 @@ import socket
 from collections.abc import Callable, Collection, Iterator
 from functools import partial
 
-from pyroute2.netlink import NETLINK_NETFILTER, NETLINK_ROUTE
 from twisted.internet.defer import Deferred
 from zope.interface import implementer
 
@@ -26,7 +25,11 @@ from yurttunnel.steering.netlink.conntrack_table import (
     own_addresses,
 )
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
+from yurttunnel.steering.netlink.netlink_socket import (
+    NETLINK_NETFILTER,
+    NETLINK_ROUTE,
+    NetlinkSocket,
+)
 from yurttunnel.steering.netlink.sock_diag import NETLINK_SOCK_DIAG, FourTuple, destroy
 from yurttunnel.steering.netlink.worker import Run
 

@@ -9,24 +9,20 @@ import struct
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from pyroute2.netlink import NLM_F_EXCL
-from pyroute2.netlink.nfnetlink import NFNL_SUBSYS_IPSET
-from pyroute2.netlink.nfnetlink.ipset import (
-    IPSET_CMD_ADD,
-    IPSET_CMD_CREATE,
-    IPSET_CMD_DEL,
-    IPSET_CMD_DESTROY,
-    IPSET_CMD_LIST,
-    IPSET_CMD_SWAP,
-    IPSET_CMD_TYPE,
-    IPSET_ERR_FIND_TYPE,
-    ipset_msg,
+from yurttunnel.steering.netlink.messages import (
+    FAMILIES,
+    NESTED,
+    attribute,
+    attributes,
+    netfilter_attributes,
+    netfilter_request,
+    number,
+    text,
 )
-
-from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request, request
 from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     DUMP,
+    EXCLUSIVE,
     GET,
     NetlinkError,
     NetlinkSocket,
@@ -36,24 +32,29 @@ MAX_ADDRESSES = 1 << 20
 """The maximum number of addresses in a set; the default, 65,536, is too few for large clusters."""
 
 _TYPE = "hash:ip"
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 _LENGTHS = {4: 4, 6: 16}
 
-_PROTOCOL = 6
+_PROTOCOL_VERSION = 6
 """The version of the ipset protocol that every kernel since 2.6.39 accepts."""
 
-_REVISION = 0
+_FIRST_REVISION = 0
 """The revision of the set type: the first is sufficient, and every kernel supports it."""
 
 _BATCH_SIZE = 1000
 """The number of addresses in one message. An attribute has at most 64 KiB, and the set is locked
 while the kernel processes it."""
 
-_HEADER_SIZE = 4
-"""The size of ``struct nfgenmsg``, which precedes the attributes."""
+_SUBSYSTEM = 6
+"""``NFNL_SUBSYS_IPSET`` from linux/netfilter/nfnetlink.h."""
 
-# IPSET_ATTR_* from linux/netfilter/ipset/ip_set.h: of commands, and within DATA.
-_SETNAME, _TYPENAME, _FAMILY, _DATA, _ADT, _LINENO = 2, 3, 5, 7, 8, 9
+# IPSET_CMD_* and IPSET_ERR_* from linux/netfilter/ipset/ip_set.h.
+_CREATE, _DESTROY, _SWAP, _LIST, _ADD, _DELETE, _GET_TYPE = 2, 3, 6, 7, 9, 10, 13
+ERR_FIND_TYPE, ERR_BUSY, ERR_TYPE_MISMATCH, ERR_REFERENCED = 4098, 4100, 4102, 4108
+ERR_TYPE_SPECIFIC = 4352
+
+# IPSET_ATTR_* from the same file: of commands, and within DATA.
+_PROTOCOL, _SETNAME, _TYPENAME, _REVISION, _FAMILY, _DATA, _ADT, _LINENO = 1, 2, 3, 4, 5, 7, 8, 9
+_OTHER_NAME = _TYPENAME
 _IP, _TIMEOUT, _CADT_FLAGS, _BITMASK, _MAXELEM, _NETMASK = 1, 6, 8, 12, 19, 20
 _ADDRESSES = {4: 1, 6: 2}
 
@@ -88,11 +89,10 @@ class Ipsets:
     def has_type(self) -> bool:
         """Return whether the kernel has sets of addresses, of both families."""
         try:
-            for family in _FAMILIES.values():
-                message = _message(family=family, typename=_TYPE)
-                self._netlink.get(request(message, _kind(IPSET_CMD_TYPE), GET))
+            for family in FAMILIES.values():
+                self._netlink.get(_request(_GET_TYPE, GET, _type(family), family))
         except NetlinkError as error:
-            if error.code not in (errno.EINVAL, IPSET_ERR_FIND_TYPE):
+            if error.code not in (errno.EINVAL, ERR_FIND_TYPE):
                 raise
             return False
         return True
@@ -103,22 +103,17 @@ class Ipsets:
         The query uses the compatibility of nftables with iptables. A kernel without it, which has
         legacy iptables only, is assumed to have the match that has always been part of sets.
         """
-        body = struct.pack("=BBH", socket.AF_INET, 0, 0) + b"".join(
-            (
-                attribute(_COMPAT_NAME, b"set\0"),
-                attribute(_COMPAT_REVISION, struct.pack(">I", 0)),
-                attribute(_COMPAT_KIND, struct.pack(">I", 0)),
-            )
-        )
+        content = attribute(_COMPAT_NAME, text("set"))
+        content += attribute(_COMPAT_REVISION, number(0)) + attribute(_COMPAT_KIND, number(0))
         try:
-            self._netlink.get(raw_request(body, _NFT_COMPAT << 8, GET))
+            self._netlink.get(netfilter_request(_NFT_COMPAT, 0, GET, content, socket.AF_INET))
         except NetlinkError as error:
             return error.code != errno.ENOENT
         return True
 
     def read(self, name: str, version: int) -> Content | None:
         """Return the content of a set, ``None`` if it does not exist; ``version`` is expected."""
-        query = request(_message(name=name), _kind(IPSET_CMD_LIST), DUMP)
+        query = _request(_LIST, DUMP, _name(name))
         found: set[bytes] = set()
         seen = False
         fits = True
@@ -133,34 +128,30 @@ class Ipsets:
 
     def create(self, name: str, version: int) -> None:
         """Create an empty set."""
-        message = _message(name=name, typename=_TYPE, family=_FAMILIES[version])
-        message["attrs"] += [
-            ["IPSET_ATTR_REVISION", _REVISION],
-            ["IPSET_ATTR_DATA", {"attrs": [["IPSET_ATTR_MAXELEM", MAX_ADDRESSES]]}],
-        ]
-        flags = CHANGE | NLM_F_EXCL
-        self._netlink.change(request(message, _kind(IPSET_CMD_CREATE), flags))
+        family = FAMILIES[version]
+        size = attribute(_MAXELEM | _NETWORK_ORDER, number(MAX_ADDRESSES))
+        content = _name(name) + _type(family) + attribute(_REVISION, bytes([_FIRST_REVISION]))
+        content += attribute(_DATA | NESTED, size)
+        self._netlink.change(_request(_CREATE, CHANGE | EXCLUSIVE, content, family))
 
     def add(self, name: str, version: int, addresses: Collection[bytes]) -> None:
         """Add addresses to a set; existing ones are ignored."""
-        self._change(IPSET_CMD_ADD, name, version, addresses)
+        self._change(_ADD, name, version, addresses)
 
     def delete(self, name: str, version: int, addresses: Collection[bytes]) -> None:
         """Delete addresses from a set; missing ones are ignored."""
-        self._change(IPSET_CMD_DEL, name, version, addresses)
+        self._change(_DELETE, name, version, addresses)
 
     def swap(self, name: str, other: str) -> None:
         """Exchange the names of two sets, also in the rules that refer to them."""
-        message = _message(name=name)
-        message["attrs"].append(["IPSET_ATTR_TYPENAME", other])  # its number means "other name"
-        self._netlink.change(request(message, _kind(IPSET_CMD_SWAP), CHANGE))
+        content = _name(name) + attribute(_OTHER_NAME, text(other))
+        self._netlink.change(_request(_SWAP, CHANGE, content))
 
     def destroy(self, name: str) -> bool:
         """Remove a set; return whether it existed."""
         # Without this flag the kernel reports success even if the set does not exist.
-        query = request(_message(name=name), _kind(IPSET_CMD_DESTROY), CHANGE | NLM_F_EXCL)
         try:
-            self._netlink.change(query)
+            self._netlink.change(_request(_DESTROY, CHANGE | EXCLUSIVE, _name(name)))
         except NetlinkError as error:
             if error.code != errno.ENOENT:
                 raise
@@ -174,27 +165,20 @@ class Ipsets:
             # Each address is an attribute, and ``before`` precedes its bytes.
             content = before + before.join(some)
             more = attribute(_LINENO, bytes(4)) + attribute(_ADT | NESTED, content)
-            query = request(_message(name=name), _kind(command), CHANGE, more)
-            self._netlink.change(query)
+            self._netlink.change(_request(command, CHANGE, _name(name) + more))
 
 
-def _message(
-    name: str | None = None, typename: str | None = None, family: int | None = None
-) -> ipset_msg:
-    message = ipset_msg()
-    message["nfgen_family"] = family or socket.AF_INET
-    message["attrs"] = [["IPSET_ATTR_PROTOCOL", _PROTOCOL]]
-    if name is not None:
-        message["attrs"].append(["IPSET_ATTR_SETNAME", name])
-    if typename is not None:
-        message["attrs"].append(["IPSET_ATTR_TYPENAME", typename])
-    if family is not None:
-        message["attrs"].append(["IPSET_ATTR_FAMILY", family])
-    return message
+def _request(command: int, flags: int, content: bytes, family: int = socket.AF_INET) -> bytes:
+    content = attribute(_PROTOCOL, bytes([_PROTOCOL_VERSION])) + content
+    return netfilter_request(_SUBSYSTEM, command, flags, content, family)
 
 
-def _kind(command: int) -> int:
-    return int(NFNL_SUBSYS_IPSET << 8 | command)
+def _name(name: str) -> bytes:
+    return attribute(_SETNAME, text(name))
+
+
+def _type(family: int) -> bytes:
+    return attribute(_TYPENAME, text(_TYPE)) + attribute(_FAMILY, bytes([family]))
 
 
 def _before_address(version: int, order: int = 0) -> bytes:
@@ -211,11 +195,11 @@ def _before_address(version: int, order: int = 0) -> bytes:
 def _read_part(body: bytes, version: int, found: set[bytes]) -> bool:
     """Add the addresses in one message to ``found``; return whether the set fits."""
     fits = True
-    for kind, content in attributes(body, _HEADER_SIZE):
+    for kind, content in netfilter_attributes(body).items():
         if kind == _TYPENAME:
             fits = fits and content.rstrip(b"\0") == _TYPE.encode()
         elif kind == _FAMILY:
-            fits = fits and content[0] == _FAMILIES[version]
+            fits = fits and content[0] == FAMILIES[version]
         elif kind == _DATA:
             fits = fits and _has_parameters(dict(attributes(content)))
         elif kind == _ADT:

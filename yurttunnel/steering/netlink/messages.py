@@ -1,10 +1,14 @@
-"""The format of netlink messages: a header, and attributes that may be nested (RFC 3549)."""
+"""The format of netlink messages: a header, and attributes that may be nested (RFC 3549).
+
+Messages are encoded and parsed here: importing pyroute2 would take 10 MiB and 0.2 s, and its
+classes a quarter of a millisecond for each connection, with the interpreter's lock held.
+"""
 
 from __future__ import annotations
 
+import socket
 import struct
 from collections.abc import Iterator
-from typing import Any
 
 HEADER = struct.Struct("=IHHII")
 """``struct nlmsghdr``: length including the header, kind, flags, sequence number, port."""
@@ -18,18 +22,44 @@ _KIND_MASK = 0x3FFF
 NESTED = 0x8000
 """``NLA_F_NESTED``."""
 
+FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+"""The address families by the version of IP."""
 
-def request(message: Any, kind: int, flags: int, more: bytes = b"") -> bytes:
-    """Encode a message of pyroute2, and append ``more`` attributes, which are already encoded."""
-    message["header"]["type"] = kind
-    message["header"]["flags"] = flags
-    message.encode()
-    return raw_request(bytes(message.data[HEADER.size :]) + more, kind, flags)
+_NETFILTER_HEADER = struct.Struct("!BBH")
+"""``struct nfgenmsg``, which precedes the attributes: family, version, resource."""
 
 
 def raw_request(body: bytes, kind: int, flags: int) -> bytes:
     """Prepend a header to a message's body."""
     return HEADER.pack(HEADER.size + len(body), kind, flags, 0, 0) + body
+
+
+def netfilter_request(
+    subsystem: int,
+    command: int,
+    flags: int,
+    content: bytes = b"",
+    family: int = socket.AF_UNSPEC,
+    resource: int = 0,
+) -> bytes:
+    """Encode a message to a subsystem of netfilter; ``content`` are its attributes."""
+    body = _NETFILTER_HEADER.pack(family, 0, resource) + content
+    return raw_request(body, subsystem << 8 | command, flags)
+
+
+def netfilter_attributes(body: bytes) -> dict[int, bytes]:
+    """Return the attributes of a message from netfilter, by kind."""
+    return dict(attributes(body, _NETFILTER_HEADER.size))
+
+
+def text(of: str) -> bytes:
+    """Return a text in the format of attributes."""
+    return of.encode() + b"\0"
+
+
+def number(of: int) -> bytes:
+    """Return a number in the format of attributes of netfilter."""
+    return struct.pack("!I", of)
 
 
 def attribute(kind: int, content: bytes) -> bytes:

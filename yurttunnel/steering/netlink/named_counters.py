@@ -2,27 +2,26 @@
 
 from __future__ import annotations
 
-import socket
 import struct
 
-from pyroute2.netlink import NETLINK_NETFILTER
-from pyroute2.netlink.nfnetlink.nftsocket import NFT_MSG_GETOBJ
-
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.expressions import number
 from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
-from yurttunnel.steering.netlink.messages import attribute, attributes, raw_request
-from yurttunnel.steering.netlink.netlink_socket import DUMP, NetlinkSocket
-
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
+from yurttunnel.steering.netlink.messages import (
+    FAMILIES,
+    attribute,
+    attributes,
+    netfilter_attributes,
+    netfilter_request,
+    number,
+    text,
+)
+from yurttunnel.steering.netlink.netlink_socket import DUMP, NETLINK_NETFILTER, NetlinkSocket
 
 # From linux/netfilter/nf_tables.h: NFTA_OBJ_*, NFT_OBJECT_COUNTER and NFTA_COUNTER_PACKETS.
+_NFT_MSG_GETOBJ = 19
 _TABLE, _NAME, _TYPE, _DATA = 1, 2, 3, 4
 _COUNTER = 1
 _PACKETS = 2
-
-_GENERIC_HEADER = struct.Struct("!BBH")
-"""``struct nfgenmsg``."""
 
 _COUNT = struct.Struct("!Q")
 
@@ -32,12 +31,9 @@ def packet_counts(version: int, table: str) -> dict[str, int]:
 
     It is empty if there is no such table. Raises :class:`SteeringFailed`.
     """
-    request = raw_request(
-        _GENERIC_HEADER.pack(_FAMILIES[version], 0, 0)
-        + attribute(_TABLE, table.encode() + b"\0")
-        + attribute(_TYPE, number(_COUNTER)),
-        NFNL_SUBSYS_NFTABLES << 8 | NFT_MSG_GETOBJ,
-        DUMP,
+    content = attribute(_TABLE, text(table)) + attribute(_TYPE, number(_COUNTER))
+    request = netfilter_request(
+        NFNL_SUBSYS_NFTABLES, _NFT_MSG_GETOBJ, DUMP, content, FAMILIES[version]
     )
     with (
         as_steering_failed(f"cannot read the counters of the table {table}", {}),
@@ -47,6 +43,6 @@ def packet_counts(version: int, table: str) -> dict[str, int]:
 
 
 def _counter(body: bytes) -> tuple[str, int]:
-    found = dict(attributes(body, _GENERIC_HEADER.size))
+    found = netfilter_attributes(body)
     packets = dict(attributes(found[_DATA]))[_PACKETS]
     return found[_NAME].rstrip(b"\0").decode(), _COUNT.unpack(packets)[0]

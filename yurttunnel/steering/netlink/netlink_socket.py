@@ -25,13 +25,15 @@ _BATCH_SIZE = 64
 
 _CODE = struct.Struct("=i")
 
-# From linux/netlink.h. pyroute2 has them, too, but importing it takes 10 MiB and half a second.
+# From linux/netlink.h.
+NETLINK_ROUTE, NETLINK_NETFILTER = 0, 12
 _NLMSG_ERROR, _NLMSG_DONE = 2, 3
 _REQUEST, _ACK, _DUMP = 0x1, 0x4, 0x300
 
 GET = _REQUEST
 CHANGE = _REQUEST | _ACK
 DUMP = _REQUEST | _DUMP
+EXCLUSIVE, CREATE, APPEND = 0x200, 0x400, 0x800
 
 
 class NetlinkError(Exception):

@@ -8,33 +8,41 @@ from __future__ import annotations
 
 import errno
 import secrets
-import socket
 import struct
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from pyroute2.netlink import NETLINK_NETFILTER, NLM_F_APPEND, NLM_F_CREATE
-from pyroute2.netlink.nfnetlink.nftsocket import (
-    NFT_MSG_NEWCHAIN,
-    NFT_MSG_NEWRULE,
-    NFT_MSG_NEWTABLE,
-)
 from twisted.application.service import Service
 from twisted.internet.defer import Deferred, succeed
 from twisted.python.failure import Failure
 
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.expressions import number
 from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
-from yurttunnel.steering.netlink.messages import NESTED, attribute, raw_request
-from yurttunnel.steering.netlink.netlink_socket import CHANGE, GET, NetlinkSocket
+from yurttunnel.steering.netlink.messages import (
+    NESTED,
+    attribute,
+    netfilter_request,
+    number,
+    text,
+)
+from yurttunnel.steering.netlink.netlink_socket import (
+    APPEND,
+    CHANGE,
+    CREATE,
+    GET,
+    NETLINK_NETFILTER,
+    NetlinkSocket,
+)
 from yurttunnel.steering.netlink.worker import Run
 
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11
 """``NFNL_MSG_BATCH_BEGIN`` and ``_END`` from linux/netfilter/nfnetlink.h: what is between them is
 applied as a whole, or not at all."""
+
+_NEW_TABLE, _NEW_CHAIN, _NEW_RULE = 0, 3, 6
+"""``NFT_MSG_*`` from linux/netfilter/nf_tables.h."""
 
 _INET = 1
 """``NFPROTO_INET`` from linux/netfilter.h: both families."""
@@ -124,7 +132,7 @@ def _create(prefix: str, chains: Sequence[BaseChain], what: str) -> NetlinkSocke
     with as_steering_failed(what, _ERROR_TEXTS):
         kernel = NetlinkSocket(NETLINK_NETFILTER)
         try:
-            kernel.change(_batch(_text(f"{prefix}{secrets.token_hex(4)}"), chains))
+            kernel.change(_batch(text(f"{prefix}{secrets.token_hex(4)}"), chains))
         except BaseException:
             kernel.close()
             raise
@@ -134,9 +142,9 @@ def _create(prefix: str, chains: Sequence[BaseChain], what: str) -> NetlinkSocke
 def _batch(table: bytes, chains: Sequence[BaseChain]) -> bytes:
     """Encode the messages; only that of the last rule is acknowledged."""
     messages = [
-        _message(_BATCH_BEGIN, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES),
+        _boundary(_BATCH_BEGIN),
         _change(
-            NFT_MSG_NEWTABLE,
+            _NEW_TABLE,
             GET,
             attribute(_TABLE_NAME, table),
             attribute(_TABLE_FLAGS, number(_OWNER)),
@@ -147,38 +155,33 @@ def _batch(table: bytes, chains: Sequence[BaseChain]) -> bytes:
         hook += attribute(_HOOK_PRIORITY, struct.pack("!i", chain.priority))
         messages += [
             _change(
-                NFT_MSG_NEWCHAIN,
+                _NEW_CHAIN,
                 GET,
                 attribute(_CHAIN_TABLE, table),
-                attribute(_CHAIN_NAME, _text(chain.name)),
+                attribute(_CHAIN_NAME, text(chain.name)),
                 attribute(_CHAIN_HOOK | NESTED, hook),
-                attribute(_CHAIN_TYPE, _text(chain.kind)),
+                attribute(_CHAIN_TYPE, text(chain.kind)),
             )
         ]
     rules = [(chain, rule) for chain in chains for rule in chain.rules]
     for place, (chain, rule) in enumerate(rules, 1):
         messages.append(
             _change(
-                NFT_MSG_NEWRULE,
-                NLM_F_APPEND | (CHANGE if place == len(rules) else GET),
+                _NEW_RULE,
+                APPEND | (CHANGE if place == len(rules) else GET),
                 attribute(_RULE_TABLE, table),
-                attribute(_RULE_CHAIN, _text(chain.name)),
+                attribute(_RULE_CHAIN, text(chain.name)),
                 attribute(_RULE_EXPRESSIONS | NESTED, rule),
             )
         )
-    messages.append(_message(_BATCH_END, GET, socket.AF_UNSPEC, NFNL_SUBSYS_NFTABLES))
+    messages.append(_boundary(_BATCH_END))
     return b"".join(messages)
 
 
-def _change(kind: int, flags: int, *attributes: bytes) -> bytes:
-    kind |= NFNL_SUBSYS_NFTABLES << 8
-    return _message(kind, flags | NLM_F_CREATE, _INET, 0, b"".join(attributes))
+def _boundary(kind: int) -> bytes:
+    return netfilter_request(0, kind, GET, resource=NFNL_SUBSYS_NFTABLES)
 
 
-def _message(kind: int, flags: int, family: int, resource: int, content: bytes = b"") -> bytes:
-    """Prepend ``struct nfgenmsg`` to the attributes, and a header to both."""
-    return raw_request(struct.pack("!BBH", family, 0, resource) + content, kind, flags)
-
-
-def _text(of: str) -> bytes:
-    return of.encode() + b"\0"
+def _change(command: int, flags: int, *attributes: bytes) -> bytes:
+    content = b"".join(attributes)
+    return netfilter_request(NFNL_SUBSYS_NFTABLES, command, flags | CREATE, content, _INET)

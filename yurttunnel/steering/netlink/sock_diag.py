@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from yurttunnel.steering.marks import MARK, MASK
-from yurttunnel.steering.netlink.messages import attributes, raw_request
+from yurttunnel.steering.netlink.messages import FAMILIES, attributes, raw_request
 from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     DUMP,
@@ -50,8 +50,6 @@ _ALL_STATES = 0xFFFFFFFF
 _UNDELIVERED = 1 << 4 | 1 << 9 | 1 << 11
 """``TCP_FIN_WAIT1``, ``TCP_LAST_ACK`` and ``TCP_CLOSING`` from ``net/tcp_states.h``: the peer has
 not acknowledged the FIN, nor any data that may precede it."""
-
-_FAMILIES = {4: socket.AF_INET, 6: socket.AF_INET6}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +102,7 @@ def _is_undelivered(netlink: NetlinkSocket, ports: Collection[int]) -> bool:
     # Read both dumps to their ends: a netlink socket handles one request at a time.
     found = [
         _PORTS.unpack_from(answer, _PORTS_OFFSET)[0] in ports
-        for version in _FAMILIES
+        for version in FAMILIES
         for answer in netlink.dump(raw_request(_desired(version, _UNDELIVERED), _BY_FAMILY, DUMP))
     ]
     return any(found)
@@ -114,5 +112,5 @@ def _desired(
     version: int, states: int, source: int = 0, port: int = 0, addresses: bytes = _NO_ADDRESSES
 ) -> bytes:
     """Return ``struct inet_diag_req_v2``."""
-    head = _REQUEST.pack(_FAMILIES[version], socket.IPPROTO_TCP, 0, 0, states)
+    head = _REQUEST.pack(FAMILIES[version], socket.IPPROTO_TCP, 0, 0, states)
     return head + _PORTS.pack(source, port) + addresses + _NO_INTERFACE_NO_COOKIE
