@@ -27,7 +27,7 @@ from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.frames import OpenRequest
 from yurttunnel.wire.hello import Hello, Limits
 from yurttunnel.wire.session import Session
-from yurttunnel.wire.session_events import OpenRefused, SessionState
+from yurttunnel.wire.session_events import ENDED, OpenRefused
 from yurttunnel.wire.stream import Stream
 from yurttunnel.wire.stream_table import Side
 
@@ -186,7 +186,7 @@ class TunnelSession:
     @property
     def closed(self) -> bool:
         """Whether the session has ended."""
-        return self.wire.state is SessionState.CLOSED
+        return self.wire.state is ENDED
 
     @property
     def peer_name(self) -> str:

@@ -61,6 +61,9 @@ class Share(enum.StrEnum):
     ALL = "all"
 
 
+# Looked up once: an attribute access to an enum costs as much as a function call.
+_PASSTHROUGH, _KUBELETS, _OTHER = Kind.PASSTHROUGH, Kind.KUBELETS, Kind.OTHER
+
 _KINDS = tuple(Kind)
 _ENTRY_BITS, _CALLER_BITS = 21, 48
 
@@ -95,13 +98,14 @@ class Holder(NamedTuple):
     to_kubelet: bool = False
 
     @classmethod
+    @lru_cache(CACHE_SIZE)
     def of(cls, kind: Kind, flag: str, caller: str) -> Holder:
         """Return the holder for a caller of the entry that ``flag`` configures."""
         return cls(kind, _digest(flag, _ENTRY_BITS), _digest(caller, _CALLER_BITS))
 
     def for_port(self, port: int) -> Holder:
         """Return the same holder for a stream to ``port``."""
-        to_kubelet = self.kind in (Kind.KUBELETS, Kind.PASSTHROUGH) or port in KUBELET_PORTS
+        to_kubelet = self.kind in (_KUBELETS, _PASSTHROUGH) or port in KUBELET_PORTS
         return self if to_kubelet is self.to_kubelet else Holder(*self[:3], to_kubelet)
 
     def __str__(self) -> str:
@@ -119,10 +123,10 @@ class Holder(NamedTuple):
         return cls(_KINDS[kind], *divmod(digests, 1 << _CALLER_BITS))
 
 
-OTHER: Final = Holder(Kind.OTHER)
+OTHER: Final = Holder(_OTHER)
 """The server itself."""
 
-FOR_KUBELETS: Final = Holder(Kind.KUBELETS, to_kubelet=True)
+FOR_KUBELETS: Final = Holder(_KUBELETS, to_kubelet=True)
 """The ports for requests to kubelets: connections that all callers share."""
 
 
@@ -231,24 +235,24 @@ class Shares:
 
     def _used_up(self, holder: Holder) -> Share | None:
         reserve = self._maximum // RESERVE
-        of_kubelets = self.held.get(Kind.KUBELETS, 0)
+        of_kubelets = self.held.get(_KUBELETS, 0)
         others = self._to_kubelets - of_kubelets
         kept = max(0, reserve - of_kubelets - min(others, reserve // 2))
         room = self._available()
         if room <= 0:
             return Share.ALL
-        if holder.kind is Kind.OTHER:
+        if holder.kind is _OTHER:
             return None
-        if kept and (holder.kind is Kind.KUBELETS or (holder.to_kubelet and others < reserve // 2)):
+        if kept and (holder.kind is _KUBELETS or (holder.to_kubelet and others < reserve // 2)):
             return None
         left = ENTRY * max(0, room - kept) - self._entries.get(holder[:2], 0)
-        if holder.kind is Kind.KUBELETS:
+        if holder.kind is _KUBELETS:
             left += reserve
         if left <= 0:
             return Share.ENTRY
         if holder == FOR_KUBELETS:
             return None
-        factor = KUBELET_CALLER if holder.kind is Kind.KUBELETS else CALLER
+        factor = KUBELET_CALLER if holder.kind is _KUBELETS else CALLER
         return Share.CALLER if self._callers.get(holder[:3], 0) >= factor * left else None
 
 

@@ -18,9 +18,8 @@ connection.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from struct import Struct
-from typing import Final
+from typing import Final, NamedTuple
 
 from yurttunnel.wire.codes import Code, CodedError
 
@@ -69,8 +68,7 @@ class Violation(CodedError):
     """The peer violated the protocol; the session ends with ``code``."""
 
 
-@dataclass(frozen=True, slots=True)
-class OpenRequest:
+class OpenRequest(NamedTuple):
     """The payload of OPEN: the target, how long the opener waits, and a name for the logs.
 
     ``timeout`` is in milliseconds, 1 to 2**32 - 1. ``host`` is a name or an address of 1 to

@@ -49,8 +49,16 @@ from yurttunnel.wire.liveness import Liveness
 from yurttunnel.wire.parser import FrameParser
 from yurttunnel.wire.receiver import Receiver
 from yurttunnel.wire.send_queue import MAX_CONTROL, SendQueue
-from yurttunnel.wire.session_events import OpenRefused, SessionEvents, SessionState
-from yurttunnel.wire.stream import WRITABLE_BELOW, Stream, StreamEvents, StreamState
+from yurttunnel.wire.session_events import ATTACHED, DETACHED, ENDED, OpenRefused, SessionEvents
+from yurttunnel.wire.stream import (
+    ANSWERING,
+    CLOSED,
+    OPEN,
+    OPENING,
+    WRITABLE_BELOW,
+    Stream,
+    StreamEvents,
+)
 from yurttunnel.wire.stream_table import Side, StreamTable
 
 MAX_ANSWERS: Final = 1024 * 1024
@@ -62,10 +70,6 @@ ACK_ALONG: Final = 16 * 1024
 """The number of received bytes after which an ACK is sent together with other frames."""
 
 NEVER: Final = float("inf")
-
-OPENING, ANSWERING = StreamState.OPENING, StreamState.ANSWERING
-OPEN, CLOSED = StreamState.OPEN, StreamState.CLOSED
-ATTACHED = SessionState.ATTACHED
 
 ANSWER_GRACE: Final = 0.5
 """The time in seconds that an opener waits for the peer's answer after the dial's timeout."""
@@ -90,7 +94,7 @@ class Session:
         self.side = side
         self.local = local
         self.peer = peer
-        self.state = SessionState.DETACHED
+        self.state = DETACHED
         self.timer = NEVER
         self.draining = False
         self.peer_draining = False
@@ -181,7 +185,7 @@ class Session:
 
     def waits_for(self, now: float) -> float | None:
         """Return how many seconds the session still waits for its peer, ``None`` if it does not."""
-        detached = self.state is SessionState.DETACHED
+        detached = self.state is DETACHED
         return max(0.0, self._expires - now) if detached else None
 
     @property
@@ -230,16 +234,16 @@ class Session:
         has ended. Then the session is closed, and the caller sends CLOSE on the new connection. A
         previous connection no longer carries the session.
         """
-        if self.state is SessionState.CLOSED:
+        if self.state is ENDED:
             raise Violation(Code.SESSION_LOST, "the session has ended")
         self._now = now
-        self.state = SessionState.DETACHED
+        self.state = DETACHED
         try:
             self._send_queue.log.acknowledge(peer_received)
         except Violation as violation:
             self._end(violation.code, violation.text, by_peer=False)
             raise
-        self.state = SessionState.ATTACHED
+        self.state = ATTACHED
         self._send_queue.connected(now)
         self._parser.restart()
         # This side's HELLO has acknowledged what was received.
@@ -250,16 +254,16 @@ class Session:
 
     def detach(self, now: float, keep: float) -> None:
         """Handle the loss of the connection; keep the session for ``keep`` seconds."""
-        if self.state is SessionState.ATTACHED:
+        if self.state is ATTACHED:
             self._now = now
-            self.state = SessionState.DETACHED
+            self.state = DETACHED
             self._send_queue.drop_link()
             self._expires = now + keep
             self._schedule(self._expires)
 
     def close(self, code: Code, text: str) -> None:
         """End the session, and notify the peer if there is a connection."""
-        if self.state is not SessionState.CLOSED:
+        if self.state is not ENDED:
             self._end(code, text, by_peer=False)
 
     def go_away(self, code: Code, text: str) -> None:
@@ -271,7 +275,7 @@ class Session:
         ``no_stream_left`` reports that no stream is open, possibly within the call. Further calls
         do nothing.
         """
-        if self.state is SessionState.CLOSED or self._refuses_streams:
+        if self.state is ENDED or self._refuses_streams:
             return
         self._refuses_streams = self.draining
         self.draining = True
@@ -287,7 +291,7 @@ class Session:
 
         Without a connection this does nothing: the HELLO of the next one has the number.
         """
-        if self.state is SessionState.ATTACHED:
+        if self.state is ATTACHED:
             self._send_queue.put_link(frames.SERVERS, frames.servers_frame(servers))
 
     # -- time ----------------------------------------------------------------------------------
@@ -296,13 +300,13 @@ class Session:
         """Process everything that is due at ``now``; ``timer`` is when to call this again."""
         self._now = now
         self.timer = NEVER
-        if self.state is SessionState.CLOSED:
+        if self.state is ENDED:
             return
         for stream in [s for s in self._table.openings.values() if now >= s.deadline]:
             self.reset(stream, Code.TIMEOUT, "no answer from the node within the deadline")
-        if self.state is SessionState.ATTACHED:
+        if self.state is ATTACHED:
             self._tick_attached(now)
-        elif self.state is SessionState.DETACHED and now >= self._expires:
+        elif self.state is DETACHED and now >= self._expires:
             self._end(Code.SESSION_LOST, "the peer did not reconnect in time", by_peer=False)
         self._schedule(self._next_deadline())
 
@@ -323,9 +327,9 @@ class Session:
 
     def _next_deadline(self) -> float:
         deadlines = [stream.deadline for stream in self._table.openings.values()]
-        if self.state is SessionState.ATTACHED:
+        if self.state is ATTACHED:
             deadlines += (self._liveness.deadline(bool(self._table.open)), self._ack_at)
-        elif self.state is SessionState.DETACHED:
+        elif self.state is DETACHED:
             deadlines.append(self._expires)
         return min(deadlines, default=NEVER)
 
@@ -433,13 +437,13 @@ class Session:
 
     def accept(self, stream: Stream) -> None:
         """Answer OK; the stream is paused until :meth:`resume`."""
-        if stream.state is StreamState.ANSWERING:
-            stream.state = StreamState.OPEN
+        if stream.state is ANSWERING:
+            stream.state = OPEN
             self._send_queue.put(frames.frame(frames.OK, stream.number))
 
     def refuse(self, stream: Stream, code: Code, text: str) -> None:
         """Answer FAIL; ``stream_closed`` is not called."""
-        if stream.state is StreamState.ANSWERING:
+        if stream.state is ANSWERING:
             self._send_queue.put(frames.coded_frame(frames.FAIL, stream.number, code, text))
             self._remove(stream)
             self._check_drained()
@@ -465,7 +469,7 @@ class Session:
 
         Raises :class:`RuntimeError` like :meth:`send`.
         """
-        if stream.state is StreamState.CLOSED or stream.will_end:
+        if stream.state is CLOSED or stream.will_end:
             return
         _check_accepted(stream)
         stream.will_end = True
@@ -477,9 +481,9 @@ class Session:
 
     def reset(self, stream: Stream, code: Code, text: str) -> None:
         """End both directions at once; ``stream_closed`` is called before this returns."""
-        if stream.state is StreamState.CLOSED:
+        if stream.state is CLOSED:
             return
-        if self.state is not SessionState.CLOSED:
+        if self.state is not ENDED:
             self._send_queue.put(frames.coded_frame(frames.RESET, stream.number, code, text))
             if stream.state is OPENING:
                 stream.cancelled_at = self._send_queue.end
@@ -557,7 +561,7 @@ class Session:
         self._receiver.delivered(stream, len(piece), self._now, self._measured.seconds)
 
     def _on_control(self, kind: int, number: int, payload: bytes) -> None:
-        if self.state is SessionState.CLOSED:
+        if self.state is ENDED:
             return
         self._flood.frame(self._now)
         handler = self._control_handlers.get(kind)
@@ -594,10 +598,10 @@ class Session:
         stream = self._table.find(number)
         if stream is None:
             return
-        if stream.state is not StreamState.OPENING:
+        if stream.state is not OPENING:
             raise Violation(Code.PROTOCOL, f"OK for stream {number}, which is not being opened")
         del self._table.openings[number]
-        stream.state = StreamState.OPEN
+        stream.state = OPEN
         self._notify(stream, stream.events.stream_opened)
 
     def _on_fail(self, number: int, payload: bytes) -> None:
@@ -605,7 +609,7 @@ class Session:
         stream = self._table.find(number)
         if stream is None:
             return
-        if stream.state is not StreamState.OPENING:
+        if stream.state is not OPENING:
             raise Violation(Code.PROTOCOL, f"FAIL for stream {number}, which is not being opened")
         self._forget(stream, _failure(code), text)
 
@@ -615,7 +619,7 @@ class Session:
         stream = self._table.find(number)
         if stream is None:
             return
-        if stream.receive_ended or stream.state is StreamState.OPENING:
+        if stream.receive_ended or stream.state is OPENING:
             raise Violation(
                 Code.PROTOCOL, f"FIN for stream {number}, which cannot end in its state"
             )
@@ -630,7 +634,7 @@ class Session:
         stream = self._table.find(number)
         if stream is None:
             return
-        if stream.state is StreamState.ANSWERING:
+        if stream.state is ANSWERING:
             self._flood.cancel()
         self._forget(stream, _failure(code), text)
 
@@ -690,7 +694,7 @@ class Session:
     # -- helpers -------------------------------------------------------------------------------
 
     def _check_may_open(self) -> None:
-        if self.state is SessionState.CLOSED:
+        if self.state is ENDED:
             raise OpenRefused(Code.SESSION_LOST, "the session has ended")
         if self._refuses_streams or self._peer_refuses_streams:
             raise OpenRefused(Code.GOING_AWAY, "the session accepts no new streams")
@@ -703,7 +707,7 @@ class Session:
 
     def _ping_sooner(self) -> None:
         """Send PINGs more frequently from the first stream on."""
-        if len(self._table.open) == 1 and self.state is SessionState.ATTACHED:
+        if len(self._table.open) == 1 and self.state is ATTACHED:
             self._schedule(self._liveness.deadline(busy=True))
 
     def _fail_at_once(self, number: int, code: Code, text: str) -> None:
@@ -722,7 +726,7 @@ class Session:
 
     def _forget(self, stream: Stream, code: Code, text: str) -> None:
         """Remove ``stream``, and notify its user."""
-        if stream.state is not StreamState.CLOSED:
+        if stream.state is not CLOSED:
             self._remove(stream)
             self._notify(stream, stream.events.stream_closed, code, text)
             self._check_drained()
@@ -740,24 +744,24 @@ class Session:
 
     def _check_ended(self, stream: Stream) -> None:
         ended = stream.send_ended and stream.receive_ended and not stream.end_waiting
-        if ended and stream.state is StreamState.OPEN:
+        if ended and stream.state is OPEN:
             self._forget(stream, Code.DONE, "")
 
     def _check_drained(self) -> None:
         leaving = self.draining or self.peer_draining
-        if leaving and not self._table.open and self.state is not SessionState.CLOSED:
+        if leaving and not self._table.open and self.state is not ENDED:
             self._events.no_stream_left()
 
     def _end(self, code: Code, text: str, by_peer: bool) -> None:
         self._send_queue.drop_link()
-        if self.state is SessionState.ATTACHED and not by_peer:
+        if self.state is ATTACHED and not by_peer:
             # Retransmitted data may start in the middle of a frame, where CLOSE would be taken for
             # data.
             rest = self._send_queue.log.next_retransmission()
             close = frames.coded_frame(frames.CLOSE, 0, code, text)
             self._send_queue.put_link(frames.CLOSE, rest + close)
         self._send_queue.log.drop()
-        self.state = SessionState.CLOSED
+        self.state = ENDED
         for stream in list(self._table.open.values()):
             self._forget(stream, code if code is not Code.DONE else Code.GOING_AWAY, text)
         self._events.session_closed(code, text, by_peer)
@@ -792,5 +796,5 @@ def _failure(code: Code) -> Code:
 
 
 def _check_accepted(stream: Stream) -> None:
-    if stream.state is StreamState.ANSWERING:
+    if stream.state is ANSWERING:
         raise RuntimeError(f"stream {stream.number} must be accepted before anything is sent")

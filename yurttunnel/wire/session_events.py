@@ -17,6 +17,10 @@ class SessionState(enum.Enum):
     CLOSED = "closed"
 
 
+# Unpacked once, like the states of streams.
+DETACHED, ATTACHED, ENDED = SessionState
+
+
 class SessionEvents(Protocol):
     """The events of a session, implemented by its owner."""
 

@@ -10,7 +10,7 @@ from yurttunnel.wire.codes import Code
 from yurttunnel.wire.credit import MemoryBudget, ReceiveWindow
 from yurttunnel.wire.frames import Violation
 from yurttunnel.wire.hello import Limits
-from yurttunnel.wire.stream import Stream, StreamState
+from yurttunnel.wire.stream import ANSWERING, CLOSED, OPENING, Stream, StreamState
 
 
 class Side(enum.IntEnum):
@@ -44,7 +44,7 @@ class StreamTable:
 
     def begin(self, request: frames.OpenRequest, now: float) -> Stream | None:
         """Create a stream opened by this side; return ``None`` if there is no memory for it."""
-        stream = self._add(self.next_number, StreamState.OPENING, request, now)
+        stream = self._add(self.next_number, OPENING, request, now)
         if stream is not None:
             self.next_number += 2
             self.openings[stream.number] = stream
@@ -52,7 +52,7 @@ class StreamTable:
 
     def admit(self, number: int, request: frames.OpenRequest, now: float) -> Stream | None:
         """Create a stream opened by the peer; return ``None`` if there is no memory for it."""
-        stream = self._add(number, StreamState.ANSWERING, request, now)
+        stream = self._add(number, ANSWERING, request, now)
         if stream is not None:
             self.opened_by_peer += 1
         return stream
@@ -78,7 +78,7 @@ class StreamTable:
 
     def remove(self, stream: Stream) -> None:
         """Remove ``stream`` and release its window."""
-        stream.state = StreamState.CLOSED
+        stream.state = CLOSED
         del self.open[stream.number]
         self.openings.pop(stream.number, None)
         if not stream.opened_here:
