@@ -55,6 +55,7 @@ class SocketConnector:
         self._socket: socket.socket | None = None
         # Whether the reactor watches the socket.
         self._watched = False
+        # The timeout of an attempt that is not complete at once, or a report that is due.
         self._timer: IDelayedCall | None = None
         self._transport: SocketTransport | None = None
 
@@ -62,25 +63,23 @@ class SocketConnector:
 
     def connect(self) -> None:
         """Start a connection attempt."""
-        if self._timer is not None or self._transport is not None:
+        if self._is_connecting or self._transport is not None:
             raise RuntimeError("an attempt is under way already")
         self._factory.doStart()
         error = self._begin()
-        if error is None:
-            self._timer = self._reactor.callLater(self._timeout, self._timed_out)
-        else:
+        if error is not None:
             self._timer = self._reactor.callLater(0, self._failed, error)
         self._factory.startedConnecting(self)
 
     def stopConnecting(self) -> None:
         """Cancel the attempt."""
-        if self._timer is None:
+        if not self._is_connecting:
             raise NotConnectingError()
         self._failed(UserError())
 
     def disconnect(self) -> None:
         """Cancel the attempt, or close the established connection."""
-        if self._timer is not None:
+        if self._is_connecting:
             self.stopConnecting()
         elif self._transport is not None:
             self._transport.loseConnection()
@@ -136,6 +135,10 @@ class SocketConnector:
 
     # -- helpers -------------------------------------------------------------------------------
 
+    @property
+    def _is_connecting(self) -> bool:
+        return self._socket is not None or self._timer is not None
+
     def _begin(self) -> Exception | None:
         kind = socket.SOCK_STREAM | socket.SOCK_NONBLOCK
         try:
@@ -157,13 +160,15 @@ class SocketConnector:
             self.doWrite()
 
     def _watch(self) -> int:
-        """Watch the socket for the result; return an error number if that fails, else 0."""
+        """Watch the socket until the timeout; return an error number if that fails, else 0."""
         try:
             self._reactor.addWriter(self)
         except OSError as error:
             # Out of file descriptors, or of watches (fs.epoll.max_user_watches).
             return error.errno or ENOSPC
         self._watched = True
+        if self._timer is None:
+            self._timer = self._reactor.callLater(self._timeout, self._timed_out)
         return 0
 
     def _connected(self, connected: socket.socket, own: IAddress) -> None:
