@@ -24,7 +24,7 @@ class DialQueue(Generic[_Dial]):
     """The pending dials of each target, of which ``max_concurrent`` are in progress at a time.
 
     The caller must call :meth:`remove` once for each dial that was passed to :meth:`add`, and then
-    start the dials returned by :meth:`next` until it returns none.
+    start the dials returned by :meth:`next` until it returns none, if others wait.
     """
 
     def __init__(self, max_concurrent: int) -> None:
@@ -41,13 +41,14 @@ class DialQueue(Generic[_Dial]):
             queue.waiting[dial] = None
         return starts
 
-    def remove(self, target: Hashable, dial: _Dial) -> None:
-        """Remove ``dial``, in progress or waiting."""
+    def remove(self, target: Hashable, dial: _Dial) -> bool:
+        """Remove ``dial``, in progress or waiting; return whether others wait."""
         queue = self._targets[target]
         queue.active.discard(dial)
         queue.waiting.pop(dial, None)
         if not queue:
             del self._targets[target]
+        return bool(queue.waiting)
 
     def next(self, target: Hashable) -> _Dial | None:
         """Return the next dial, which is in progress from now on."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from functools import lru_cache
 from ipaddress import ip_address
 
@@ -14,6 +14,8 @@ from yurttunnel.http.authority import CACHED, canonical_address
 
 CLOSED_SECONDS = 30.0
 """How long a closed socket is remembered: this process may not have read its last data yet."""
+
+_TCP = (TcpAddress, Tcp6Address)
 
 _SocketKey = tuple[str, int, int]
 """Host and port of a socket, and the port of its peer: the kernel may use one local port for
@@ -29,7 +31,8 @@ class DialedSockets:
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
-        self._open: Counter[_SocketKey] = Counter()
+        # Not a Counter, which calls a Python function for each missing key.
+        self._open: dict[_SocketKey, int] = {}
         self._closed: OrderedDict[_SocketKey, float] = OrderedDict()
 
     def contains(self, client: IAddress, listener: IAddress) -> bool:
@@ -42,7 +45,7 @@ class DialedSockets:
         """Record that ``local`` has connected to ``remote``."""
         key = _key(local, remote)
         if key is not None:
-            self._open[key] += 1
+            self._open[key] = self._open.get(key, 0) + 1
 
     def closed(self, local: IAddress, remote: IAddress) -> None:
         """Record that the connection from ``local`` to ``remote`` has ended."""
@@ -50,8 +53,10 @@ class DialedSockets:
         if key is None:
             return
         # Others may be open: one port may be connected to 127.0.0.1 and 127.0.0.2 at the same time.
-        self._open[key] -= 1
-        if self._open[key] <= 0:
+        others = self._open[key] - 1
+        if others:
+            self._open[key] = others
+        else:
             del self._open[key]
         self._closed[key] = self._clock.seconds()
         self._closed.move_to_end(key)
@@ -67,8 +72,7 @@ def _key(address: IAddress, other: IAddress) -> _SocketKey | None:
 
     Of the other address only the port counts: 0.0.0.0 and 127.0.0.1 lead to the same listener.
     """
-    tcp = TcpAddress | Tcp6Address
-    if not isinstance(address, tcp) or not isinstance(other, tcp):
+    if not isinstance(address, _TCP) or not isinstance(other, _TCP):
         return None
     return _canonical(address.host), address.port, other.port
 

@@ -7,11 +7,10 @@ socket, or fails with a code and a text.
 
 from __future__ import annotations
 
-import socket
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import (
@@ -111,8 +110,7 @@ class Dialer:
     def dial_ended(self, dial: _Dial) -> None:
         """Make room for others; dials call this once."""
         self._dials.discard(dial)
-        if dial.target is not None:
-            self._queue.remove(dial.target, dial)
+        if dial.target is not None and self._queue.remove(dial.target, dial):
             self._start_queued(dial.target)
 
     def _guard(self, dial: _Dial, begin: Callable[[_Dial], None]) -> None:
@@ -341,9 +339,10 @@ class _Dial:
         self._attempts.remove(attempt)
         self._end()
         self._dialer.durations.observe(self._dialer.clock.seconds() - self.started)
+        transport: Any = connection.transport
         # The transports of real reactors provide their socket; in-memory ones have none.
         if ISystemHandle.providedBy(connection.transport):
-            tune_tcp_socket(cast("socket.socket", connection.transport.getHandle()))
+            tune_tcp_socket(transport.getHandle())
         connection.join(self.request.accept())
 
     # The end
