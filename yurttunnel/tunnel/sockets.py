@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
@@ -131,8 +131,11 @@ class TunedEndpoint:
         return self._endpoint.connect(protocolFactory).addCallback(self._connected)
 
     def _connected(self, protocol: Any) -> IProtocol:
+        transport: Any = protocol.transport
         # Transports of Twisted and of this package that have a socket provide this interface.
         if ISystemHandle.providedBy(protocol.transport):
-            self._tune(cast("socket.socket", protocol.transport.getHandle()))
+            self._tune(transport.getHandle())
+            # Instead of the wrapper of Twisted's endpoints, which would pass on each read.
+            transport.protocol = protocol
         connected: IProtocol = protocol
         return connected
