@@ -175,11 +175,11 @@ class DescriptorSet:
             self._inside = self._serving = False
             if self._stale or self._at_end:
                 self._end_round()
-            if self._timer_set:
-                self._update_next_timer()
-            # For a reactor that does not report its next timer, _due stays 0: always due.
             now = reactor.seconds()
             follows, self._served_at = now < self._served_at + POLL_TIMEOUT, now
+            if follows and self._timer_set:
+                self._update_next_timer()
+            # For a reactor that does not report its next timer, _due stays 0: always due.
             idle = follows and now + POLL_TIMEOUT < self._due and not reactor.threadCallQueue
             timeout = POLL_TIMEOUT if idle else 0.0
             if rounds >= MIN_ROUNDS and now > until:
