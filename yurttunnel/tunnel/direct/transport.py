@@ -54,6 +54,9 @@ NO_PROTOCOL = Protocol()
 
 _NOT_NOW = frozenset({EAGAIN, ENOBUFS})
 
+_UNNAMED = UNIXAddress(None)
+"""The address of a Unix socket without a name, as clients' are."""
+
 _RESET_ON_CLOSE = struct.pack("ii", 1, 0)
 
 
@@ -372,4 +375,4 @@ def address_of(family: int, address: Any) -> IAddress:
         return IPv4Address("TCP", *address)
     if family == socket.AF_INET6:
         return IPv6Address("TCP", *address)
-    return UNIXAddress(address or None)
+    return UNIXAddress(address) if address else _UNNAMED
