@@ -309,7 +309,8 @@ class ServerConnection(HTTPConnection):
         """See ``HTTPConnection``; ``user`` handles the end of the input from now on."""
         if self._input_ended:
             self._factory.half_closed.discard(self)
-        self._factory.unread.discard(self)
+        if not self._reading:
+            self._factory.unread.discard(self)
         self._isolated_response = None
         super().hand_over(user, transport)
 
@@ -387,7 +388,8 @@ class ServerConnection(HTTPConnection):
             self._forget_long_head()
         if self._input_ended:
             self._factory.half_closed.discard(self)
-        self._factory.unread.discard(self)
+        if not self._reading:
+            self._factory.unread.discard(self)
         self._ended_behind = None
         self._factory.forget(self)
         if exchange is None:
