@@ -389,7 +389,7 @@ class WaitingTests(GuestTestCase):
         self.writer.holds = True
         for number in range(200):
             self.cache.upsert(pods_of(f"name-{number} b").collection, POD, item("a", body=BODY))
-        marker = self.cache._writer.guests._queued[0]
+        marker = next(iter(self.cache._writer.guests._queued))
         self.assertLessEqual(len(marker.collections), 3)
         self.writer.release()
         self.clock.advance(BATCH_SECONDS)

@@ -55,6 +55,25 @@ class BoundTests(SynchronousTestCase):
         self.assertEqual([1], self.dropped)
         self.assertEqual(4, len(self.queue.take()))
 
+    def test_finding_the_oldest_of_an_account(self) -> None:
+        """A write that is dropped for its account is found without a look at those of others."""
+
+        class Watched(Statements):
+            looks = 0
+
+            def __getattribute__(self, name: str) -> object:
+                Watched.looks += 1
+                return super().__getattribute__(name)
+
+        waiting = make_queue(400 * OVERHEAD, self.dropped.append)
+        for _ in range(200):
+            waiting.put(Watched(), "other")
+        Watched.looks = 0
+        for _ in range(101):
+            waiting.put(Statements(), "account")
+        self.assertEqual([1], self.dropped)
+        self.assertEqual(0, Watched.looks)
+
     def test_the_older_of_two_changes(self) -> None:
         """No more changes of a batch are dropped than necessary."""
         for name, size in (("a", 2 * OVERHEAD), ("b", OVERHEAD)):

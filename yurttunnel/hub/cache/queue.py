@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
 from twisted.internet.defer import Deferred, succeed
@@ -85,7 +85,10 @@ class WriteQueue:
         self._on_added = on_added
         self._on_drop = on_drop
         self._uses_queue = uses_queue
-        self._queued: deque[Write] = deque()
+        # The waiting writes in their order, and those of each account. Not in a dict, which is slow
+        # to find its first key after many deletions at its beginning.
+        self._queued: OrderedDict[Write, None] = OrderedDict()
+        self._by_owner: dict[str, OrderedDict[Write, None]] = {}
         self._taken: list[Write] = []
         self._postponed: list[Write] = []
         # The changes behind all other writes, by owner.
@@ -120,7 +123,7 @@ class WriteQueue:
         """Queue a write whose turn has come."""
         self._last_changes.clear()
         write.owner = owner
-        self._queued.append(write)
+        self._append(write)
         self._charge(write, write.size)
         self._enforce_limits(owner)
 
@@ -189,9 +192,11 @@ class WriteQueue:
         These are at most ``max_size`` bytes, or a single write.
         """
         size = 0
-        while self._queued and (not size or size + self._queued[0].size <= max_size):
-            size += self._queued[0].size
-            self._taken.append(self._queued.popleft())
+        while self._queued and (not size or size + self._first().size <= max_size):
+            write = self._first()
+            size += write.size
+            self._taken.append(write)
+            self._remove(write)
         # Changes that are being written must not change.
         self._last_changes.clear()
         return list(self._taken)
@@ -237,7 +242,8 @@ class WriteQueue:
     def resume(self) -> None:
         """Queue the postponed writes behind all others."""
         self._last_changes.clear()
-        self._queued += self._postponed
+        for write in self._postponed:
+            self._append(write)
         self._postponed.clear()
 
     @property
@@ -254,7 +260,8 @@ class WriteQueue:
             self._mark_incomplete(last)
             taken.pop()
             self._markers.discard(last)
-        self._queued.extendleft(reversed(taken))
+        for write in reversed(taken):
+            self._prepend(write)
         self._last_changes.clear()
         self._enforce_limits()
 
@@ -361,8 +368,25 @@ class WriteQueue:
         if last is None or last.size >= MAX_BATCH_SIZE:
             last = self._last_changes[owner] = Changes()
             last.owner = owner
-            self._queued.append(last)
+            self._append(last)
         return last
+
+    def _first(self) -> Write:
+        return next(iter(self._queued))
+
+    def _append(self, write: Write) -> None:
+        self._queued[write] = self._by_owner.setdefault(write.owner, OrderedDict())[write] = None
+
+    def _prepend(self, write: Write) -> None:
+        self._append(write)
+        self._queued.move_to_end(write, last=False)
+        self._by_owner[write.owner].move_to_end(write, last=False)
+
+    def _remove(self, write: Write) -> None:
+        of_owner = self._by_owner[write.owner]
+        del self._queued[write], of_owner[write]
+        if not of_owner:
+            del self._by_owner[write.owner]
 
     def _charge(self, write: Write, size: int) -> None:
         """Count memory that a write takes, or releases if it is negative."""
@@ -405,45 +429,43 @@ class WriteQueue:
         if not self._begins_with_marker():
             first = MarkIncomplete(set())
             self._markers.add(first)
-            self._queued.appendleft(first)
+            self._prepend(first)
         if self._late_marker is not None:
             # Not in place, because the thread may be iterating over the set.
             self._late_marker.collections = set(self._late_marker.collections)
-        for marker in (self._queued[0], self._late_marker):
+        for marker in (self._first(), self._late_marker):
             if isinstance(marker, MarkIncomplete):
                 marker.collections |= more.collections
                 if more.of_all is not None or len(marker.collections) > MAX_INCOMPLETE:
                     marker.collections, marker.of_all = set(), self._uses_queue
 
     def _begins_with_marker(self) -> bool:
-        return bool(self._queued) and isinstance(self._queued[0], MarkIncomplete)
+        return bool(self._queued) and isinstance(self._first(), MarkIncomplete)
 
     def _enforce_limits(self, owner: str = "") -> None:
         """Enforce the limit of ``owner``, and that of all."""
         dropped = 0
         while self._used.get(owner, 0) > max(0, self._max_size - self.size):
-            of_owner = (at for at, write in enumerate(self._queued) if write.owner == owner)
-            position = next(of_owner, None)
-            if position is None:
+            if owner not in self._by_owner:
                 break
-            dropped += self._drop_at(position)
+            dropped += self._drop_oldest(next(iter(self._by_owner[owner])))
         while self.size > self._max_size:
-            position = 1 if self._begins_with_marker() else 0
-            if position == len(self._queued):
+            oldest = islice(self._queued, 1 if self._begins_with_marker() else 0, None)
+            write = next(oldest, None)
+            if write is None:
                 break
-            dropped += self._drop_at(position)
+            dropped += self._drop_oldest(write)
         if dropped:
             self._on_drop(dropped)
 
-    def _drop_at(self, position: int) -> int:
-        """Drop the queued write at a position, or its oldest change; return how many of them."""
-        oldest = self._queued[position]
+    def _drop_oldest(self, oldest: Write) -> int:
+        """Drop a queued write, or its oldest change; return how many of them."""
         if isinstance(oldest, Changes) and len(oldest.by_key) > 1:
             before = oldest.size
             self._mark_incomplete(MarkIncomplete({oldest.drop_oldest()}))
             self._charge(oldest, oldest.size - before)
             return 1
-        del self._queued[position]
+        self._remove(oldest)
         self._drop(oldest)
         return 0 if isinstance(oldest, MarkIncomplete) else 1
 

@@ -119,7 +119,7 @@ class Change(NamedTuple):
         return OVERHEAD + (0 if self.item is None else len(self.item.body))
 
 
-@dataclass
+@dataclass(eq=False)
 class Changes(Write):
     """The last change of each object, and the ranges of versions that the changes complete.
 
