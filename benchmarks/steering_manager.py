@@ -86,6 +86,7 @@ class CountedPrograms:
 
     def __init__(self, reactor: Any) -> None:
         self._programs = Programs(reactor)
+        self.clock = self._programs.clock
         self.count = 0
 
     def run(

@@ -87,6 +87,16 @@ async def in_slices(
         await deferLater(clock, 0)
 
 
+def at_once(work: Generator[object, None, Result]) -> Result:
+    """Return the result of ``work``, without a pause."""
+    while True:
+        try:
+            next(work)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result
+
+
 def visit(items: Iterable[Item], look: Callable[[Item], object]) -> Generator[str, None, None]:
     """Call ``look`` with each of ``items``; pause by yielding empty pieces."""
     for number, item in enumerate(items):

@@ -12,9 +12,10 @@ from typing import Any
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ProcessDone, ProcessExitedAlready, ProcessTerminated
+from twisted.internet.interfaces import IReactorTime
 from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
-from zope.interface import Interface, implementer
+from zope.interface import Attribute, Interface, implementer
 
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -55,7 +56,12 @@ class CompletedProgram:
 
 
 class IPrograms(Interface):
-    """Runs programs of this machine."""
+    """Runs programs of this machine.
+
+    ``clock`` is the reactor's, with which long outputs are processed in slices.
+    """
+
+    clock: IReactorTime = Attribute("The reactor's clock.")
 
     def run(
         arguments: Sequence[str], stdin: bytes = b"", seconds: float = PROGRAM_TIMEOUT
@@ -73,7 +79,7 @@ class Programs:
     """Runs programs as children of this process, by ``IReactorProcess`` and ``IReactorTime``."""
 
     def __init__(self, reactor: IReactor) -> None:
-        self._reactor = reactor
+        self.clock = self._reactor = reactor
 
     def run(
         self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = PROGRAM_TIMEOUT

@@ -69,8 +69,8 @@ def rules_of(table, proxied):
 
 def changed(table, desired):
     """Change a table to the desired state; return the input."""
-    saved = parse(PROXY.lines(table.save().encode()), PROXY)
-    text = transaction(table.name, saved, desired).text
+    saved = finished(parse(PROXY.lines(table.save().encode()), PROXY))
+    text = finished(transaction(table.name, saved, desired)).text
     if text:
         table.restore(text)
     return text

@@ -19,6 +19,14 @@ BUILT_IN = ("PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING")
 _TARGET = re.compile(r" -[jg] ((?:TUNNEL|KUBE|YURTPROXY)-\S+)$")
 
 
+class NextTurn:
+    """A clock that makes calls at once, for work in slices."""
+
+    def callLater(self, seconds, call, *arguments):
+        """Call now."""
+        call(*arguments)
+
+
 @implementer(IPrograms)
 class FakePrograms:
     """Programs as functions from their arguments and input to their result.
@@ -27,6 +35,7 @@ class FakePrograms:
     """
 
     def __init__(self):
+        self.clock = NextTurn()
         self.programs = {}
         self.calls = []
 

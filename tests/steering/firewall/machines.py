@@ -22,6 +22,7 @@ class CountedPrograms:
 
     def __init__(self, programs):
         self._programs = programs
+        self.clock = programs.clock
         self.calls = []
 
     def run(self, arguments, *more):

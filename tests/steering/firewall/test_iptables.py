@@ -11,13 +11,18 @@ from twisted.internet.defer import Deferred, fail
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.e2e.network.namespaces import run
+from tests.ops.test_slices import SteppedReactor
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import MemoryMachine, RealMachine, use_own_lock
+from yurttunnel.ops import slices
 from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall import tables as tables_module
+from yurttunnel.steering.firewall import transaction
 from yurttunnel.steering.firewall.iptables import Iptables
+from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.rules import TUNNEL
+from yurttunnel.steering.firewall.saved import normalized
 from yurttunnel.steering.firewall.tables import BackEnd, Tables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.interfaces import Applied
@@ -529,3 +534,33 @@ class RefusalTests(SynchronousTestCase):
         self.programs.programs["iptables-nft-restore"] = lambda *_: CompletedProgram(0, b"", "")
         self.assertTrue(self.successResultOf(self.firewall.remove()))
         self.assertEqual(["iptables-nft-restore"] * 2, [call[0] for call in self.programs.calls])
+
+
+class LongTablesTests(SynchronousTestCase):
+    """Tables with thousands of our rules."""
+
+    def test_slices(self):
+        """The reactor runs between slices of the work that a change of all rules causes."""
+        machine = MemoryMachine(4, "nft")
+        machine.programs.clock = clock = SteppedReactor()
+        turns = []
+
+        def counted(rule):
+            turns[-1] += 1
+            return normalized(rule)
+
+        self.patch(slices, "WORK_SECONDS", 0)
+        self.patch(transaction, "normalized", counted)
+        tables = Tables(machine.programs, BackEnd(4, "nft", "iptables-nft"), TUNNEL)
+        for mark in (1, 2):
+            rules = tuple(f"-m mark --mark {mark} -p tcp --dport {port}" for port in range(1000))
+            build = partial(dict, nat=Rules({"TUNNEL-PORT": rules}))
+            turns.append(0)
+            applied = Deferred.fromCoroutine(tables.apply(build))
+            while not applied.called:
+                turns.append(0)
+                clock.turn()
+            self.successResultOf(applied)
+            self.assertEqual(list(rules), machine.table.chains["TUNNEL-PORT"])
+        self.assertEqual(2000, sum(turns))
+        self.assertLessEqual(max(turns), slices.ITEMS_PER_PIECE)

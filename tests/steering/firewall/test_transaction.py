@@ -10,10 +10,11 @@ from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.steering.firewall.fakes import FakeTable
+from yurttunnel.ops.slices import at_once
 from yurttunnel.steering.firewall import transaction as transaction_module
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.rules import MAX_RETURNS_BY_PORT, TUNNEL, rules_of
-from yurttunnel.steering.firewall.saved import parse
+from yurttunnel.steering.firewall.saved import Saved, parse
 from yurttunnel.steering.firewall.transaction import MAX_DIFFERENCES, MAX_EDITS, transaction
 from yurttunnel.steering.interception import Interception, Match, Target
 
@@ -55,7 +56,8 @@ OUR_RULES = st.sampled_from(
 
 def changed(table, desired):
     """Change a table to the desired state; return the input."""
-    change = transaction("nat", parse(TUNNEL.lines(table.save().encode()), TUNNEL), desired)
+    saved = at_once(parse(TUNNEL.lines(table.save().encode()), TUNNEL))
+    change = at_once(transaction("nat", saved, desired))
     if change.text:
         table.restore(change.text)
     return change.text
@@ -204,8 +206,9 @@ class TransactionTests(SynchronousTestCase):
 
     def test_differences(self):
         """The differences are reported, in a limited number of sentences."""
-        table = parse([b":TUNNEL-PORT-7 - [0:0]", b"-A INPUT -j TUNNEL-PORT-7"], TUNNEL)
-        found = transaction("nat", table, cloud(1)).differences
+        lines = [b":TUNNEL-PORT-7 - [0:0]", b"-A INPUT -j TUNNEL-PORT-7"]
+        table = at_once(parse(lines, TUNNEL))
+        found = at_once(transaction("nat", table, cloud(1))).differences
         expected = (
             "the chain TUNNEL-PORT is missing",
             "the chain TUNNEL-PORT-10250 is missing",
@@ -214,7 +217,7 @@ class TransactionTests(SynchronousTestCase):
             "the jump from OUTPUT is missing",
         )
         self.assertEqual(expected, found)
-        many = transaction("nat", parse([], TUNNEL), cloud(1, range(1, 50))).differences
+        many = at_once(transaction("nat", Saved(), cloud(1, range(1, 50)))).differences
         self.assertEqual(MAX_DIFFERENCES + 1, len(many))
         self.assertEqual("and 31 more", many[-1])
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass, field
+
+from yurttunnel.ops.slices import ITEMS_PER_PIECE, at_once, gather
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +46,22 @@ class ChainOwner:
 
         This is fast, because there may be 100,000 others.
         """
-        found: set[tuple[int, int]] = set()
+        return at_once(self.find_lines(text))
+
+    def find_lines(self, text: bytes) -> Generator[str, None, list[bytes]]:
+        """Return :meth:`lines`; it yields between slices of work
+        (:func:`yurttunnel.ops.slices.visit`).
+        """
+        ends: dict[int, int] = {}
         for name in self.names:
             mark = name.encode()
             at = text.find(mark)
             while at >= 0:
                 end = text.find(b"\n", at)
                 end = len(text) if end < 0 else end
-                found.add((text.rfind(b"\n", 0, at) + 1, end))
+                ends[text.rfind(b"\n", 0, at) + 1] = end
+                if len(ends) % ITEMS_PER_PIECE == 0:
+                    yield ""
                 at = text.find(mark, end)
-        return [text[start:end] for start, end in sorted(found)]
+            yield ""
+        return (yield from gather(text[start : ends[start]] for start in sorted(ends)))

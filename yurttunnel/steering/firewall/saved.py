@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 
+from yurttunnel.ops.slices import visit
 from yurttunnel.steering.firewall.own_chains import ChainOwner
 
 _WORD = re.compile(r'"((?:\\.|[^"\\])*)"|(\S+)')
@@ -48,14 +49,23 @@ class Saved:
 
 def table_section(text: bytes, table: str) -> bytes | None:
     """Return the part of one table; ``None`` if the output does not have it."""
-    _, found, behind = (b"\n" + text).partition(f"\n*{table}\n".encode())
-    return behind.partition(b"\nCOMMIT\n")[0] + b"\n" if found else None
+    # Copying the other tables would take long, because there may be 100,000 rules.
+    head = f"*{table}\n".encode()
+    start = 0 if text.startswith(head) else text.find(b"\n" + head) + 1
+    if not text.startswith(head, start):
+        return None
+    end = text.find(b"\nCOMMIT\n", start)
+    return text[start + len(head) : end + 1 if end >= 0 else len(text)]
 
 
-def parse(lines: Iterable[bytes], owner: ChainOwner) -> Saved:
-    """Parse the lines of one table, which may include others than ours."""
+def parse(lines: Iterable[bytes], owner: ChainOwner) -> Generator[str, None, Saved]:
+    """Parse the lines of one table, which may include others than ours.
+
+    It yields between slices of work (:func:`yurttunnel.ops.slices.visit`).
+    """
     saved = Saved()
-    for line in lines:
+
+    def add(line: bytes) -> None:
         head, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
         if head.startswith(":") and owner.owns(head[1:]):
             saved.chains.setdefault(head[1:], [])
@@ -65,17 +75,15 @@ def parse(lines: Iterable[bytes], owner: ChainOwner) -> Saved:
                 saved.chains.setdefault(chain, []).append(rule)
             elif any(owner.owns(target) for target in _targets(rule)):
                 saved.jumps.append((chain, rule))
+
+    yield from visit(lines, add)
     return saved
-
-
-def is_same_rule(found: str, desired: str) -> bool:
-    """Return whether two rules are the same, whatever the order and spelling of their options."""
-    return found == desired or normalized(found) == normalized(desired)
 
 
 def normalized(rule: str) -> tuple[Option, ...]:
     """Return the options of a rule, each with its values, in a defined order.
 
+    It is equal for two rules that are the same, whatever the order and spelling of their options.
     Back ends and versions differ in that order, in naming the match ``tcp`` that ``--dport``
     implies, and in spelling single addresses.
     """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from yurttunnel.ops.slices import in_slices
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules
 from yurttunnel.steering.firewall.saved import Saved, parse, table_section
@@ -119,7 +120,7 @@ class Tables:
         if self._in_force == (desired, lines):
             return Outcome((), None, 0)
         self._in_force = None
-        found = {table: parse(some, self._owner) for table, some in lines.items()}
+        found = await self._parsed(lines)
         self._known = {}
         outcome = await self._change(found, desired, LOCK_SECONDS)
         if not outcome.differences:
@@ -144,7 +145,7 @@ class Tables:
                     raise
                 # Other programs have changed what was known.
         lines = await self._all_own_lines()
-        found = {table: parse(some, self._owner) for table, some in lines.items()}
+        found = await self._parsed(lines)
         return bool((await self._change(found, {}, REMOVAL_LOCK_SECONDS)).differences)
 
     async def _all_own_lines(self) -> _Lines:
@@ -160,14 +161,23 @@ class Tables:
         lines: _Lines = {}
         for table in self._tables:
             its = table_section(shown, table)
-            lines[table] = await self._own_lines(table) if its is None else self._owner.lines(its)
+            lines[table] = await (self._own_lines(table) if its is None else self._lines_in(its))
         return lines
 
     async def _own_lines(self, table: str) -> list[bytes]:
         what = f"reading {_named([table])}"
         finished = await self._run(what, f"{self._back_end.prefix}-save", "-t", table)
         self._require_output(table, f"*{table}", finished.output)
-        return self._owner.lines(finished.output)
+        return await self._lines_in(finished.output)
+
+    async def _lines_in(self, output: bytes) -> list[bytes]:
+        return await in_slices(self._programs.clock, self._owner.find_lines(output))
+
+    async def _parsed(self, lines: _Lines) -> dict[str, Saved]:
+        return {
+            table: await in_slices(self._programs.clock, parse(its, self._owner))
+            for table, its in lines.items()
+        }
 
     def _require_output(self, table: str, desired: str, shown: bytes) -> None:
         """Raise :class:`SteeringFailed` if the output for the table lacks ``desired``."""
@@ -182,7 +192,9 @@ class Tables:
         self, found: Mapping[str, Saved], desired: Mapping[str, Rules], lock_seconds: int
     ) -> Outcome:
         changes = {
-            table: transaction(table, saved, desired.get(table, Rules()))
+            table: await in_slices(
+                self._programs.clock, transaction(table, saved, desired.get(table, Rules()))
+            )
             for table, saved in found.items()
         }
         changed = [table for table, change in changes.items() if change.text]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
+from yurttunnel.ops.slices import gather
 from yurttunnel.steering.firewall.own_chains import Rules
-from yurttunnel.steering.firewall.saved import Saved, is_same_rule, normalized
+from yurttunnel.steering.firewall.saved import Saved, normalized
 
 MAX_EDITS = 50
 """The maximum number of rules of a chain that are changed one by one.
@@ -46,11 +47,14 @@ class _Edits:
     differences: list[str]
 
 
-def transaction(table: str, saved: Saved, desired: Rules) -> Transaction:
-    """Return what changes ``saved`` to ``desired`` in one ``COMMIT``, and nothing unnecessary."""
+def transaction(table: str, saved: Saved, desired: Rules) -> Generator[str, None, Transaction]:
+    """Return what changes ``saved`` to ``desired`` in one ``COMMIT``, and nothing unnecessary.
+
+    It yields between slices of work (:func:`yurttunnel.ops.slices.visit`).
+    """
     edits = _Edits([], [], [], [], [])
     for chain, rules in desired.chains.items():
-        _chain(edits, chain, saved.chains.get(chain), rules)
+        yield from _chain(edits, chain, saved.chains.get(chain), rules)
     for chain in sorted(saved.chains.keys() - desired.chains.keys()):
         edits.differences.append(f"the chain {chain} is not wanted")
         edits.chains.append(_flush_line(chain))
@@ -64,13 +68,21 @@ def transaction(table: str, saved: Saved, desired: Rules) -> Transaction:
     return Transaction("\n".join(lines), limit_differences(edits.differences))
 
 
-def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequence[str]) -> None:
+def _chain(
+    edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequence[str]
+) -> Generator[str, None, None]:
     if found is None:
         edits.differences.append(f"the chain {chain} is missing")
     else:
-        if len(found) == len(rules) and all(map(is_same_rule, found, rules)):
+        if tuple(found) == tuple(rules):
             return
-        changes = _changes(found, rules)
+        keys = yield from _keys(found, rules)
+        wanted_keys = yield from _keys(rules, found)
+        if keys == wanted_keys:
+            return
+        yield ""
+        changes = _changes(found, keys, rules, wanted_keys)
+        yield ""
         if changes is not None:
             wrong, missing = changes
             edits.rules += [f"-D {chain} {rule}" for rule in wrong]
@@ -86,16 +98,28 @@ def _chain(edits: _Edits, chain: str, found: Sequence[str] | None, rules: Sequen
     edits.rules += [f"-A {chain} {rule}" for rule in rules]
 
 
+def _keys(rules: Sequence[str], others: Sequence[str]) -> Generator[str, None, list[str]]:
+    """Return for each of ``rules`` a text that is equal for two rules that are the same.
+
+    A rule that ``others`` have in the same spelling is its own key, because normalizing is slow.
+    """
+    exact = set(rules).intersection(others)
+    yield ""
+    return (yield from gather(rule if rule in exact else _key(rule) for rule in rules))
+
+
+def _key(rule: str) -> str:
+    # Python computes the hash of a text only once, but that of a tuple each time.
+    return "\0".join("\1".join(option) for option in normalized(rule))
+
+
 def _changes(
-    found: Sequence[str], desired: Sequence[str]
+    found: Sequence[str], keys: Sequence[str], desired: Sequence[str], wanted_keys: Sequence[str]
 ) -> tuple[list[str], list[tuple[int, str]]] | None:
     """Return the rules to delete, and then those to insert with their positions, from 1.
 
     Return ``None`` if there would be many, or if the kept rules have another order.
     """
-    exact = set(found).intersection(desired)
-    keys = [rule if rule in exact else normalized(rule) for rule in found]
-    wanted_keys = [rule if rule in exact else normalized(rule) for rule in desired]
     kept = set(keys) & set(wanted_keys)
     wrong = [rule for rule, key in zip(found, keys, strict=True) if key not in kept]
     missing = [
