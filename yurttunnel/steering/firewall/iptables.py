@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from zope.interface import implementer
 
 from yurttunnel.steering.failures import SetsRefused
@@ -30,6 +28,8 @@ class Iptables:
     def __init__(self, programs: IPrograms, back_end: BackEnd) -> None:
         self._back_end = back_end
         self._tables = Tables(programs, back_end, TUNNEL)
+        # The last rules, of which there may be many, and what they were made for.
+        self._made: tuple[tuple[Interception, str | None], Rules] | None = None
 
     @property
     def version(self) -> int:
@@ -43,8 +43,11 @@ class Iptables:
 
     async def apply(self, desired: Interception, set_name: str | None) -> Applied:
         """Read the rules, and change them in one transaction if they differ."""
+        given = desired, set_name
+        if self._made is None or self._made[0] != given:
+            self._made = given, rules_of(*given)
         try:
-            outcome = await self._tables.apply(_in_nat, desired, set_name)
+            outcome = await self._tables.apply({"nat": self._made[1]})
         except CommandFailed as error:
             has_sets = not any(words in error.stderr for words in _NO_SETS)
             if set_name is not None and error.while_changing and not has_sets:
@@ -62,7 +65,3 @@ class Iptables:
     def generation(self) -> int | None:
         """Return the nftables generation; the kernel does not count changes of legacy tables."""
         return nft_generation() if self._back_end.name == "nft" else None
-
-
-def _in_nat(desired: Interception, set_name: str | None) -> Mapping[str, Rules]:
-    return {"nat": rules_of(desired, set_name)}

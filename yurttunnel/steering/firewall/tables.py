@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from yurttunnel.ops.slices import in_slices
@@ -68,9 +68,6 @@ class Outcome:
 
 _Lines = dict[str, list[bytes]]
 
-BuildRules = Callable[..., Mapping[str, Rules]]
-"""Returns the desired rules by table."""
-
 
 class Tables:
     """Our chains in ``tables``, by default all tables of ``owner``."""
@@ -86,8 +83,6 @@ class Tables:
         self._back_end = back_end
         self._owner = owner
         self._tables = owner.tables if tables is None else tuple(tables)
-        # The last desired rules, and the function and arguments that they were made with.
-        self._built: tuple[BuildRules, tuple[object, ...], Mapping[str, Rules]] | None = None
         # The last desired state that was in force, and the lines that were found then.
         self._in_force: tuple[Mapping[str, Rules], _Lines] | None = None
         # The result of the last change; unknown if it failed.
@@ -107,15 +102,12 @@ class Tables:
             else:
                 await self._own_lines(table)
 
-    async def apply(self, build: BuildRules, *of: object) -> Outcome:
-        """Read the rules, and change those that differ from ``build(*of)``, in one run.
+    async def apply(self, desired: Mapping[str, Rules]) -> Outcome:
+        """Read the rules, and change those that differ from the ``desired`` ones, in one run.
 
-        For the same arguments the desired rules are reused, because there may be many. Raises
-        :class:`SteeringFailed`.
+        ``desired`` has the rules by table; comparing the same object again is cheap, however many
+        there are. Raises :class:`SteeringFailed`.
         """
-        if self._built is None or self._built[:2] != (build, of):
-            self._built = build, of, build(*of)
-        desired = self._built[2]
         lines = await self._all_own_lines()
         if self._in_force == (desired, lines):
             return Outcome((), None, 0)

@@ -239,8 +239,4 @@ class IptablesRules:
         if family.made is None or family.made[0] != given:
             rules = await in_slices(self._clock, family.portals.rules(proxied, *hosts))
             family.made = given, rules
-        return await family.tables.apply(_rules, family.made[1])
-
-
-def _rules(made: Mapping[str, Rules]) -> Mapping[str, Rules]:
-    return made
+        return await family.tables.apply(family.made[1])
