@@ -164,7 +164,7 @@ def build(
         upstream.balancer,
         health,
         responses,
-        CachedWatches(policy, configuration, cached_watches),
+        CachedWatches(policy, configuration, cached_watches, cache),
         TokenReviews(reactor, cache, upstream.calls.user_of),
         offline,
     )

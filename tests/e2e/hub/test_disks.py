@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.trial.unittest import SkipTest
 
-from tests.e2e.hub.clients import names
+from tests.e2e.hub.clients import NodeClient, names
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.node_requests import ALL_PODS, NODE_PATH
 from tests.e2e.hub.programs import Hub
-from tests.e2e.hub.support import HubTestCase
+from tests.e2e.hub.support import NOTICED_SECONDS, HubTestCase
 from tests.e2e.stopwatch import Stopwatch
 from tests.e2e.support import which
 
@@ -175,6 +176,51 @@ class DamageTests(HubTestCase):
             cloud.change("pods", f"web-{number}", "default", labels={"n": str(number)})
             self.assertEqual(len((await client.get(ALL_PODS))["items"]), 100)
         self.assertTrue(hub.running)
+
+    async def expect_list_after_410(self, hub: Hub, client: NodeClient, since: str) -> None:
+        """Expect that a watch from a version gets 410 soon; list again, as a reflector does."""
+
+        async def is_expired() -> bool:
+            response = await (
+                await client.send(f"{ALL_PODS}?watch=1&resourceVersion={since}")
+            ).begun()
+            return response.status == 410
+
+        await self.eventually(is_expired, "the client lists again", NOTICED_SECONDS, 1.0)
+        self.assertEqual(len((await client.get(ALL_PODS))["items"]), 100)
+        await self.settled(hub)
+
+    async def test_a_removed_cache_is_filled_again(self) -> None:
+        """Clients with open watches list again, so the new file has their objects in an outage."""
+        cloud, hub, _ = await self.furnished()
+        hub.start()
+        await hub.ready()
+        await self.wait_for_state(hub, online=True)
+        client = self.client(hub, "flanneld")
+        since = (await client.get(ALL_PODS))["metadata"]["resourceVersion"]
+        watch = await client.watch(ALL_PODS, resourceVersion=since)
+        await self.settled(hub)
+        shutil.rmtree(hub.cache)
+        cloud.change("pods", "web-1", "default", labels={"n": "1"})
+        await self.eventually(lambda: watch.ended, "the watch ends", NOTICED_SECONDS)
+        await self.expect_list_after_410(hub, client, since)
+        await self.disconnect(cloud, hub)
+        self.assertEqual(len(names(await client.get(ALL_PODS))), 100)
+
+    async def test_the_cache_of_another_version_is_filled_again(self) -> None:
+        """After an upgrade a client that resumes its watch lists again."""
+        cloud, hub, path = await self.furnished()
+        since = str(cloud.store.version)
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 1")
+        connection.close()
+        hub.start()
+        await hub.ready()
+        await self.wait_for_state(hub, online=True)
+        client = self.client(hub, "flanneld")
+        await self.expect_list_after_410(hub, client, since)
+        await self.disconnect(cloud, hub)
+        self.assertEqual(len(names(await client.get(ALL_PODS))), 100)
 
     async def test_the_files_are_for_the_owner_alone(self) -> None:
         """The cached data includes Secrets."""

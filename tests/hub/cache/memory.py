@@ -95,6 +95,8 @@ class MemoryCache:
         self.trouble = None
         self.is_crowded = False
         self.listed = 0
+        self.replacements = 0
+        self.on_replaced = []
         self._clock = clock
         self._collections: dict[Collection, Objects] = {}
         self._pages: dict[tuple[Scope, str], set[tuple[str, str]]] = {}

@@ -258,6 +258,26 @@ class DamageTests(LoggedCacheTestCase):
         self.assertIsNotNone(self.get("a"))
         self.assertEqual(0, self.cache.stats.damaged)
 
+    def test_replacements(self) -> None:
+        """It is known when the file is not the earlier one, and has none of the lists or others."""
+        self.start_with(self.good)
+        self.assertIsNotNone(self.everything())
+        self.assertEqual(0, self.cache.replacements)
+        reported: list[int] = []
+        self.cache.on_replaced.append(lambda: reported.append(self.cache.replacements))
+        for content in (None, self.good, self.good[: len(self.good) // 2]):
+            for each in self.directory.iterdir():
+                each.unlink()
+            if content is not None:
+                self.path.write_bytes(content)
+            self.cache.upsert(PODS, POD, item("a", 9))
+            self.pass_time(31)
+        # The truncated file is opened, and then set aside.
+        self.assertEqual([1, 2, 3], reported[:3])
+        self.restart()
+        self.get("a")
+        self.assertEqual(0, self.cache.replacements)
+
     def test_cut_short(self) -> None:
         """A truncated file is treated in the same way."""
         self.start_with(self.good[: len(self.good) // 2])

@@ -139,17 +139,17 @@ class WatchesTests(SynchronousTestCase):
         request = request_for("7")
         for ended in (False, True):
             self.setUp()
-            self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
+            self.assertFalse(self.watches.is_outdated(PROXY, request, NEW, NEW))
             end = self.track()
             self.change()
             if ended:
                 end()
             self.clock.pump([SETTLE, SPREAD])
-            self.assertTrue(self.watches.is_outdated(PROXY, request, NEW), ended)
+            self.assertTrue(self.watches.is_outdated(PROXY, request, NEW, NEW), ended)
         for other in (request_for(), request_for("0"), request_for("7", send_initial_events=True)):
-            self.assertFalse(self.watches.is_outdated(PROXY, other, NEW))
+            self.assertFalse(self.watches.is_outdated(PROXY, other, NEW, NEW))
         self.watches.record_list(PROXY, request, NEW)
-        self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
+        self.assertFalse(self.watches.is_outdated(PROXY, request, NEW, NEW))
 
     def test_a_client_that_never_lists(self):
         """It gets 410 for a minute, and its later watches stay open."""
@@ -161,7 +161,7 @@ class WatchesTests(SynchronousTestCase):
             if len(self.ended) > number:
                 self.track()
         self.assertLess(len(self.ended), 20)
-        self.assertFalse(self.watches.is_outdated(PROXY, request, NEW))
+        self.assertFalse(self.watches.is_outdated(PROXY, request, NEW, NEW))
         self.assertEqual(1, len(self.watches._watches))
 
     def test_list_in_watch(self):

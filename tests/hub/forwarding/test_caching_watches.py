@@ -167,6 +167,13 @@ class ConfiguredTests(World):
         self.informers.put(CONFIG_MAPS, hub_config_map({"cache_agents": clients}))
         self.pass_time(INTERVAL + SPREAD)
 
+    def replace_cache(self):
+        """Let the cache begin a new file, and wait for the effect."""
+        self.cache.replacements += 1
+        for callback in self.cache.on_replaced:
+            callback()
+        self.pass_time(INTERVAL + SPREAD)
+
     def watch(self, version="100", agent=INGRESS):
         """Begin a watch."""
         self.client = self.server.connect()
@@ -174,10 +181,10 @@ class ConfiguredTests(World):
         if not self.client.sent:
             self.respond(CHUNKED + chunk(event("ADDED", pod("new", "150"))))
 
-    def list(self, query="", token=""):
+    def list(self, query="", token="", agent=INGRESS):
         """Send a list."""
         self.client = self.server.connect()
-        self.send_request(f"{PODS}?{query}", INGRESS, JSON)
+        self.send_request(f"{PODS}?{query}", agent, JSON)
         self.respond_json(pod_list(pod(f"new{query[-1:]}", "150"), version="200", token=token))
 
     def assert_refused(self):
@@ -248,6 +255,43 @@ class ConfiguredTests(World):
         self.assertTrue(self.client.aborted)
         self.watch("220")
         self.assert_refused()
+
+    def test_a_new_file(self):
+        """With a new file of the cache, clients list again, whether they listed in this run or not.
+
+        Their later watches stay open.
+        """
+        for listed in (False, True):
+            if listed:
+                self.list(agent=KUBELET)
+            self.watch("200", KUBELET)
+            self.replace_cache()
+            self.assertTrue(self.client.aborted)
+            self.watch("200", KUBELET)
+            self.assert_refused()
+            self.list(agent=KUBELET)
+            self.watch("200", KUBELET)
+            self.pass_time(INTERVAL + SPREAD)
+            self.assertFalse(self.client.aborted)
+
+    def test_a_new_file_before_the_watch(self):
+        """So does a client whose list is from before this run; one that never lists is served."""
+        self.replace_cache()
+        self.watch("200", KUBELET)
+        self.assert_refused()
+        for _ in range(2):
+            self.watch("200", KUBELET)
+            self.pass_time(INTERVAL + SPREAD)
+            self.assertFalse(self.client.aborted)
+
+    def test_a_new_file_of_others(self):
+        """Clients that are not cached are not affected."""
+        self.watch()
+        self.replace_cache()
+        self.assertFalse(self.client.aborted)
+        self.watch()
+        self.pass_time(INTERVAL + SPREAD)
+        self.assertFalse(self.client.aborted)
 
     def test_others(self):
         """Other clients are not affected: those that are cached anyway, or still are not."""

@@ -178,7 +178,7 @@ class World(SynchronousTestCase):
             Balancer(self.api_servers, rotates=False),
             self.health,
             self.responses,
-            CachedWatches(self.policy, configuration, self.followed),
+            CachedWatches(self.policy, configuration, self.followed, self.cache),
             self.tokens,
             self.offline,
         )

@@ -99,6 +99,8 @@ class Database(Connection):
         self._max_bytes = max_bytes
         self._is_guest = is_guest
         self._inode = 0
+        self.replacements = 0
+        """How often a new or another file was opened, without what was written before."""
 
     def open(self) -> tuple[Contents, int]:
         """Open the file, created if necessary; return its contents and the number of events."""
@@ -222,8 +224,11 @@ class Database(Connection):
                 raise CacheFailed(f"the cache: {error}") from error
             _make_private(self._path)
             self._connection = self._connect(uri_of(self._path, "mode=rw"))
-            self._inode = os.stat(self._path).st_ino
-            _prepare(self._connection)
+            inode = os.stat(self._path).st_ino
+            is_created = _prepare(self._connection)
+            if is_created or self._inode not in (0, inode):
+                self.replacements += 1
+            self._inode = inode
         return self._connection
 
 
@@ -286,7 +291,8 @@ def _set_limit(connection: sqlite3.Connection, max_bytes: int) -> None:
     connection.execute(f"PRAGMA max_page_count = {max_bytes // _PAGE}")
 
 
-def _prepare(connection: sqlite3.Connection) -> None:
+def _prepare(connection: sqlite3.Connection) -> bool:
+    """Prepare a new connection; return whether the file was empty."""
     for pragma in _PRAGMAS:
         connection.execute(pragma)
     connection.execute(_LISTED)
@@ -299,3 +305,4 @@ def _prepare(connection: sqlite3.Connection) -> None:
         )
     elif version != schema.VERSION:
         raise CacheDamaged(f"the cache is of another version of yurthub ({version})")
+    return bool(version == 0)

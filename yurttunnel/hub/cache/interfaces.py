@@ -135,6 +135,13 @@ class ICache(Interface):
     Deferreds fail with :class:`CacheFailed` if the file cannot be read, or after a timeout.
     """
 
+    replacements = Attribute(
+        """How often a file without the earlier lists was opened since the start, because there was
+        none, or it was damaged, removed or replaced, or of another version."""
+    )
+
+    on_replaced = Attribute("""The callbacks, without arguments, for its changes.""")
+
     def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:
         """Store an object, unless its version is lower than the stored one."""
 

@@ -125,6 +125,8 @@ class Cache(Service):
         self._unwritten_tokens: set[bytes] = set()
         # Tokens that an earlier run may have stored, to be deleted in this order.
         self._refused_tokens = BoundedDict[bytes, None](_MAX_REFUSED)
+        self.replacements = 0
+        self.on_replaced: list[Callable[[], object]] = []
 
     @property
     def stats(self) -> CacheStats:
@@ -368,6 +370,10 @@ class Cache(Service):
         """Close the earlier connections: the file may be another one, without the tokens."""
         self._rewrite_tokens(self._accepted)
         _ = self._thread.run(self._reader.close)
+        if self._writer.replacements != self.replacements:
+            self.replacements = self._writer.replacements
+            for callback in self.on_replaced:
+                callback()
 
     def _writes_done(self) -> None:
         if self._writer.log_size > MAX_LOG_SIZE:

@@ -98,6 +98,8 @@ class Writer:
         self.stats = CacheStats()
         self.opened = 0
         """The number of times that a file was opened; each may be another file."""
+        self.replacements = 0
+        """That of the database, when the file was opened last."""
         self.log_size = 0
         """The size of its log in bytes after the last write, 0 once it has been checked. The log is
         reused only when no reader needs its contents."""
@@ -231,6 +233,7 @@ class Writer:
         self._count(contents)
         self._is_open = True
         self.opened += 1
+        self.replacements = self._database.replacements
         self._on_opened()
         opening, self._opening = self._opening, []
         for each in opening:

@@ -107,10 +107,22 @@ class TrackedWatches(Service):
             self.review()
         return lambda: self._forget(watch)
 
-    def is_outdated(self, caller: Caller, request: ApiRequest, now: State) -> bool:
-        """Return whether a watch would continue a list that was processed differently."""
-        listed = self._listed_state(_key(caller, request))
-        return _continues_list(request) and listed is not None and listed != now
+    def is_outdated(self, caller: Caller, request: ApiRequest, now: State, earlier: State) -> bool:
+        """Return whether a watch would continue a list that was processed differently.
+
+        ``earlier`` is the processing of lists that are not remembered, such as those of an earlier
+        run. If it differs, the result is true once: a client that never lists would get 410
+        forever.
+        """
+        if not _continues_list(request):
+            return False
+        key = _key(caller, request)
+        listed = self._listed_state(key)
+        if listed is None:
+            listed = earlier
+            if listed != now:
+                self._remember(key, now)
+        return listed != now
 
     def review(self) -> None:
         """Schedule a round that ends the watches that are out of date."""

@@ -3,6 +3,9 @@
 The decision to cache a response is made when it begins, and watches are long. A watch that began
 before its client was listed in ``cache_agents``, or before the hub had read that list, is not
 cached. Its events would be missing from the cache, because a reflector lists only once.
+
+The same applies if the cache has a new file, because its file was damaged, removed or replaced, or
+is of another version of the hub: the new file has none of the lists that open watches continue.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from collections.abc import Callable
 
 from zope.interface import implementer
 
+from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.interfaces import IWatchTracker
 from yurttunnel.hub.filters.relist import EXPIRED, end_when_changed
@@ -22,14 +26,23 @@ from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
 
 @implementer(IWatchTracker)
 class CachedWatches:
-    """Tracks the lists and watches that ``policy`` caches depending on ``configuration``."""
+    """Tracks the lists and watches that ``policy`` caches in ``cache``.
+
+    Also tracked are those that it may cache with another ``configuration``.
+    """
 
     def __init__(
-        self, policy: Policy, configuration: HubConfiguration, watches: TrackedWatches
+        self,
+        policy: Policy,
+        configuration: HubConfiguration,
+        watches: TrackedWatches,
+        cache: ICache,
     ) -> None:
         self._policy = policy
         self._watches = watches
+        self._cache = cache
         configuration.on_changed.append(watches.review)
+        cache.on_replaced.append(watches.review)
 
     def begin(self, call: HubCall, changed: bool) -> bool:
         """Track a request; return whether it is to be forwarded.
@@ -39,12 +52,21 @@ class CachedWatches:
         :func:`~yurttunnel.hub.filters.relist.end_when_changed`.
         """
         caller, request = call.caller, call.request
-        if request.verb not in ("list", "watch") or not self._policy.is_configured(caller):
+        if request.verb not in ("list", "watch"):
             return True
+        is_configured, caches = (
+            self._policy.is_configured(caller),
+            self._policy.caches(caller, request),
+        )
+        if not (is_configured or caches):
+            return True
+        state, earlier = self._state(caller, request), _state(caches, 0)
         if request.verb == "list":
-            self._watches.record_list(caller, request, self._state(caller, request))
+            # Without its state, a list counts as one of an earlier run.
+            if is_configured or state != earlier:
+                self._watches.record_list(caller, request, state)
             return True
-        if self._watches.is_outdated(caller, request, self._state(caller, request)):
+        if self._watches.is_outdated(caller, request, state, earlier):
             send_failure(call.exchange, EXPIRED)
             return False
         end_when_changed(self, call, changed)
@@ -57,4 +79,8 @@ class CachedWatches:
         return self._watches.track(caller, request, lambda: self._state(caller, request), end)
 
     def _state(self, caller: Caller, request: ApiRequest) -> State:
-        return (("kept", int(self._policy.caches(caller, request))),)
+        return _state(self._policy.caches(caller, request), self._cache.replacements)
+
+
+def _state(caches: bool, replacements: int) -> State:
+    return (("kept", 1 + replacements if caches else 0),)
