@@ -19,7 +19,8 @@ from prometheus_client.registry import Collector
 from tests.ops.snapshots import snapshot
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
-from yurttunnel.server.process import server_registry
+from yurttunnel.ops.process_stats import add_process_metrics
+from yurttunnel.server.process import PREFIX, server_registry
 from yurttunnel.tunnel.statistics import TunnelCounters
 from yurttunnel.wire.credit import MemoryBudget
 
@@ -59,7 +60,8 @@ def main() -> None:
     """Measure, and print a line for each."""
     sessions = [dataclasses.replace(snapshot(), node=f"node-{each}") for each in range(NODES)]
     counters, memory = TunnelCounters(), MemoryBudget(1)
-    registry = server_registry(counters, memory, lambda: sessions, dict, float)
+    registry = server_registry(counters, memory, lambda: sessions)
+    add_process_metrics(registry, PREFIX, dict, float)
     library = CollectorRegistry()
     library.register(Collected(registry))
     read = seconds(lambda: list(registry))

@@ -13,6 +13,7 @@ from tests.deploy.rendering import DEPLOY, REPOSITORY
 from tests.deploy.steering import add_steering
 from tests.ops.snapshots import snapshot
 from yurttunnel.agent import servers
+from yurttunnel.agent.process import PREFIX as AGENT_PREFIX
 from yurttunnel.agent.process import agent_registry
 from yurttunnel.cluster import nodes
 from yurttunnel.http.pool import PoolStatistics
@@ -28,12 +29,13 @@ from yurttunnel.hub.limits import METRICS as LIMIT_METRICS
 from yurttunnel.hub.limits import Limits
 from yurttunnel.hub.offline.service import METRICS as OFFLINE_METRICS
 from yurttunnel.hub.offline.service import Offline, OfflineSettings
-from yurttunnel.hub.process import PREFIX, hub_registry
+from yurttunnel.hub.process import PREFIX as HUB_PREFIX
 from yurttunnel.hub.settings import HealthSettings
 from yurttunnel.hub.upstream.servers import Server
 from yurttunnel.hub.upstream.service import METRICS as UPSTREAM_METRICS
 from yurttunnel.hub.upstream.service import Upstream
 from yurttunnel.metrics import MetricRegistry
+from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.pki.metrics import (
     ClusterTrustStats,
     CommonCertificateCounters,
@@ -45,7 +47,8 @@ from yurttunnel.proxy.connection_table import ConnectionTable
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.metrics import METRICS as PROXY_METRICS
-from yurttunnel.proxy.metrics import ProxyStats, proxy_registry
+from yurttunnel.proxy.metrics import PREFIX as PROXY_PREFIX
+from yurttunnel.proxy.metrics import ProxyStats
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import SyncSettings
@@ -53,6 +56,7 @@ from yurttunnel.server import agents, approver
 from yurttunnel.server import audit_log as audit
 from yurttunnel.server.frontends.kubelet import metrics as interception
 from yurttunnel.server.frontends.kubelet import reviews
+from yurttunnel.server.process import PREFIX as SERVER_PREFIX
 from yurttunnel.server.process import server_registry
 from yurttunnel.server.siblings import service as siblings
 from yurttunnel.tunnel.statistics import TunnelCounters
@@ -71,8 +75,6 @@ def registries() -> tuple[MetricRegistry, ...]:
         "counters": TunnelCounters(),
         "memory": MemoryBudget(1),
         "sessions": lambda: [snapshot()],
-        "certificates": lambda: {"server": datetime.datetime.now(datetime.UTC)},
-        "reactor_lag": lambda: 0.0,
     }
     server = server_registry(**of_process)
     server.add(interception.METRICS, _interception_stats)
@@ -98,12 +100,16 @@ def registries() -> tuple[MetricRegistry, ...]:
         cluster_trust_metrics("yurttunnel_agent_"),
         lambda: ClusterTrustStats({"agent": RequestCounters()}),
     )
-    return server, agent, _hub_registry(), _proxy_registry()
+    hub, proxy = _hub_registry(), _proxy_registry()
+    certificates = {"server": datetime.datetime.now(datetime.UTC)}
+    for registry, prefix in ((server, SERVER_PREFIX), (agent, AGENT_PREFIX), (hub, HUB_PREFIX)):
+        add_process_metrics(registry, prefix, lambda: certificates, float)
+    add_process_metrics(proxy, PROXY_PREFIX, None, float)
+    return server, agent, hub, proxy
 
 
 def _hub_registry() -> MetricRegistry:
-    certificates = {"client": datetime.datetime.now(datetime.UTC)}
-    hub = hub_registry(lambda: certificates, lambda: 0.0)
+    hub = MetricRegistry()
     server = Server("api.example", 6443)
     upstream = Upstream(Clock(), "edge-1", [server], True, HealthSettings(10, 2, 3, 2, 40), None)
     hub.add(UPSTREAM_METRICS, lambda: upstream)
@@ -120,7 +126,9 @@ def _hub_registry() -> MetricRegistry:
     filters = Filters((), None, configuration, TrackedWatches(Clock()))
     filters.failures["masterservice"] = 0
     hub.add(FILTER_METRICS, lambda: filters)
-    hub.add(cluster_trust_metrics(PREFIX), lambda: ClusterTrustStats({"client": RequestCounters()}))
+    hub.add(
+        cluster_trust_metrics(HUB_PREFIX), lambda: ClusterTrustStats({"client": RequestCounters()})
+    )
     return hub
 
 
@@ -142,7 +150,7 @@ def _proxy_registry() -> MetricRegistry:
         None,
         health,
     )
-    proxy = proxy_registry(lambda: 0.0)
+    proxy = MetricRegistry()
     proxy.add(PROXY_METRICS, lambda: ProxyStats(proxier, health, [], {}, {}))
     proxy.add(HEALTH_METRICS, lambda: HealthPages(health))
     proxy.add(CONNECTION_METRICS, lambda: ConnectionTable(1, 2))

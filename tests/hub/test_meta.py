@@ -42,8 +42,8 @@ class HubPageTests(SynchronousTestCase):
                 program="yurthub",
                 readiness=self.readiness,
                 certificates=lambda: {"client": datetime.datetime(2027, 1, 1, tzinfo=datetime.UTC)},
-                reactor_lag=lambda: 0.0,
             ),
+            float,
         )
         shared = meta_pages(status, self.readiness, MetricRegistry(), None)
         pages = shared | hub_pages(self.set_token, lambda: self.pods, shared)

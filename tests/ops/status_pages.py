@@ -148,10 +148,10 @@ class PageUnderTest:
                 readiness=self.readiness,
                 peers=peers,
                 certificates=lambda: self.certificates,
-                reactor_lag=lambda: 0.0012,
                 failures=self.failures,
                 **given,
             ),
+            lambda: 0.0012,
         )
 
     def render(self, desired: str = "", one: str = "") -> ParsedPage:

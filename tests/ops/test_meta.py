@@ -22,7 +22,6 @@ from tests.ops.status_pages import PageUnderTest
 from tests.ops.test_http_site import TcpTransport
 from yurttunnel.metrics import MetricRegistry, counter
 from yurttunnel.ops.http_site import LimitedSite
-from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.meta import JsonPage, MetaPort, meta_pages
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.view import StatusSources
@@ -319,15 +318,13 @@ class MetaServiceTests(SynchronousTestCase):
     def test_life(self) -> None:
         """The port is open and the garbage collector is observed while the service runs."""
         reactor = MemoryReactorClock()
-        sources = StatusSources(
-            program="program", readiness=Readiness(), certificates=None, reactor_lag=float
-        )
+        sources = StatusSources(program="program", readiness=Readiness(), certificates=None)
         service = MetaPort(
             reactor,
             ("--meta-port", "127.0.0.1", 10265),
             sources,
             MetricRegistry(),
-            ReactorLag(reactor),
+            "test_",
         )
         before = list(gc.callbacks)
         service.startService()

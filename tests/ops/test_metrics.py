@@ -15,6 +15,7 @@ from yurttunnel.agent.process import agent_registry
 from yurttunnel.http.pool import PoolStatistics
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.exposition import exposition
+from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.server.frontends.kubelet.metrics import (
     METRICS,
     InterceptionCounters,
@@ -96,9 +97,7 @@ class ScrapeTestCase(SynchronousTestCase):
         self.pool = PoolStatistics()
         self.refusals: Counter[int] = Counter()
         self.interception = InterceptionCounters()
-        self.server = server_registry(
-            self.counters, budget, lambda: self.sessions, lambda: self.certificates, lambda: 0.125
-        )
+        self.server = server_registry(self.counters, budget, lambda: self.sessions)
         self.server.add(
             METRICS,
             lambda: InterceptionStats(
@@ -110,9 +109,10 @@ class ScrapeTestCase(SynchronousTestCase):
             budget,
             lambda: self.sessions,
             lambda: self.failed_attempts,
-            lambda: self.certificates,
-            lambda: 0.125,
         )
+        for name, registry in (("server", self.server), ("agent", self.agent)):
+            prefix = f"yurttunnel_{name}_"
+            add_process_metrics(registry, prefix, lambda: self.certificates, lambda: 0.125)
 
     def samples(self, registry: MetricRegistry, name: str) -> dict[tuple[str, ...], float]:
         """Scrape; return the samples of a name by their label values."""

@@ -83,9 +83,9 @@ class PageTestCase(SynchronousTestCase):
                 program="yurtproxy",
                 readiness=Readiness(),
                 certificates=None,
-                reactor_lag=lambda: 0.0,
                 sections=sections,
             ),
+            float,
         )
 
     def render(self, desired=""):

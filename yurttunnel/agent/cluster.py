@@ -7,7 +7,7 @@ from twisted.application.service import IService
 from yurttunnel.agent.address_file import AddressFile
 from yurttunnel.agent.cluster_trust import ClusterAgentTrust, certified_identifiers
 from yurttunnel.agent.discovery import DiscoveredAddresses
-from yurttunnel.agent.process import AgentProcess
+from yurttunnel.agent.process import PREFIX, AgentProcess
 from yurttunnel.agent.server_addresses import FixedAddresses
 from yurttunnel.agent.settings import ClusterSettings, Settings
 from yurttunnel.cluster.services import server_name
@@ -62,7 +62,7 @@ def build(
         expected=EXPECTED_SERVERS,
         following=following,
     )
-    process.metrics.add(cluster_trust_metrics("yurttunnel_agent_"), trust.stats)
+    process.metrics.add(cluster_trust_metrics(PREFIX), trust.stats)
     parts = NotifyingService(reactor, process.readiness)
     # The port comes first: if it is in use, nothing else has started. It is closed last.
     for part in (process.meta, CloseOnStop(client.close), informers, trust):

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from twisted.internet.interfaces import IStreamClientEndpoint
 
@@ -23,9 +22,7 @@ from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.metrics import Metric, MetricRegistry, histogram
 from yurttunnel.ops import tunnel_flags
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
-from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.meta import MetaPort
-from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.markup import element
@@ -47,6 +44,9 @@ from yurttunnel.tunnel.statistics import (
 )
 from yurttunnel.wire.credit import MemoryBudget
 from yurttunnel.wire.hello import Limits
+
+PREFIX = "yurttunnel_agent_"
+"""The prefix of the names of metrics."""
 
 MEMORY_BUDGET = 256 * 1024 * 1024
 """The maximum number of bytes that may be promised to the streams of all sessions."""
@@ -124,14 +124,11 @@ class AgentProcess:
         self.agent = AgentService(
             reactor, trust, addresses, servers, dialer, settings.drain_timeout
         )
-        lag = ReactorLag(reactor)
         self.metrics = agent_registry(
             counters,
             budget,
             self._snapshots,
             self.agent.servers.failed_attempts,
-            trust.certificates,
-            lag.worst,
         )
         self.metrics.add(SERVER_METRICS, self.agent.stats)
         self.readiness = Readiness()
@@ -143,7 +140,6 @@ class AgentProcess:
             program="yurttunnel-agent",
             readiness=self.readiness,
             certificates=trust.certificates,
-            reactor_lag=lag.worst,
             peers=Peers(
                 reactor,
                 terms=SERVERS,
@@ -158,7 +154,7 @@ class AgentProcess:
             ("--meta-port", settings.meta_host, settings.meta_port),
             sources,
             self.metrics,
-            lag,
+            PREFIX,
             features=[steering_page(lambda: None)],
             is_tunnelled=dialer.sockets.contains,
         )
@@ -191,8 +187,6 @@ def agent_registry(
     memory: Memory,
     sessions: Callable[[], Iterable[SessionSnapshot]],
     failed_attempts: Callable[[], int],
-    certificates: Callable[[], Mapping[str, datetime.datetime]],
-    reactor_lag: Callable[[], float],
 ) -> MetricRegistry:
     """Return the metrics of an agent in either mode; its parts add theirs.
 
@@ -201,11 +195,10 @@ def agent_registry(
     """
     registry = MetricRegistry()
     registry.add(
-        (*METRICS, *tunnel_metrics("yurttunnel_agent_", "server")),
+        (*METRICS, *tunnel_metrics(PREFIX, "server")),
         lambda: tunnel_stats(counters, memory, sessions(), lambda session: session.address),
     )
     registry.add((CONNECTION_FAILURES,), lambda: (counters.connections_lost, failed_attempts()))
-    add_process_metrics(registry, "yurttunnel_agent_", certificates, reactor_lag)
     return registry
 
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
@@ -53,9 +52,7 @@ from yurttunnel.kube.resources import PODS, SERVICES, Object
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
-from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.meta import MetaPort
-from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.ops.status.view import StatusSources
@@ -196,8 +193,7 @@ def build(
     readiness.add("cache", cache.problem, required=False)
     readiness.add("cloud", partial(_cloud_problem, health), required=False)
 
-    lag = ReactorLag(reactor)
-    metrics = hub_registry(identity.certificates, lag.worst)
+    metrics = MetricRegistry()
     metrics.add(UPSTREAM_METRICS, lambda: upstream)
     metrics.add(LIMIT_METRICS, lambda: limits)
     metrics.add(RESPONSE_METRICS, lambda: responses)
@@ -216,11 +212,10 @@ def build(
             program="yurthub",
             readiness=readiness,
             certificates=identity.certificates,
-            reactor_lag=lag.worst,
             sections=hub_sections(health, limits, lambda: cache.stats, offline),
         ),
         metrics,
-        lag,
+        PREFIX,
         further=partial(hub_pages, identity.set_token, pods),
     )
     admin = meta.admin_socket(settings.root_dir, settings.node_name)
@@ -272,15 +267,6 @@ def _lock_directory(path: Path) -> LockedDirectory | None:
         if isinstance(error.__cause__, OSError):
             return None
         raise
-
-
-def hub_registry(
-    certificates: Callable[[], Mapping[str, datetime.datetime]], reactor_lag: Callable[[], float]
-) -> MetricRegistry:
-    """Return the registry with the metrics of the process; the parts add their own."""
-    registry = MetricRegistry()
-    add_process_metrics(registry, PREFIX, certificates, reactor_lag)
-    return registry
 
 
 def _cloud_problem(health: Health) -> str | None:

@@ -39,6 +39,7 @@ from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.memory import GCFreezer, MemoryTrimmer
+from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.services import PortService, StoppedInReverse
 from yurttunnel.ops.slices import gather, json_pieces
@@ -114,7 +115,8 @@ class MetaPort(StoppedInReverse):
     """The port of a process for operators, as a service; its admin socket has the same pages.
 
     The service includes what is measured for the pages, and the memory management of the process.
-    ``address`` is the port's flag, host and port, ``features`` are pages of features, and
+    ``address`` is the port's flag, host and port. The metrics of the process, whose names begin
+    with ``prefix``, are added to ``metrics``. ``features`` are pages of features, and
     ``further(pages)`` returns pages of the program, given the others. ``is_tunnelled`` is that of
     :class:`Debug`.
     """
@@ -125,7 +127,7 @@ class MetaPort(StoppedInReverse):
         address: tuple[str, str, int],
         sources: StatusSources,
         metrics: MetricRegistry,
-        lag: ReactorLag,
+        prefix: str,
         *,
         features: Sequence[JsonPage] = (),
         further: Callable[[Pages], Pages] = lambda pages: {},
@@ -140,7 +142,9 @@ class MetaPort(StoppedInReverse):
         peers = sources.peers
         sessions = tuple if peers is None else peers.sessions
         snapshots = None if peers is None else peers.snapshots
-        status = StatusPage(reactor, sources)
+        lag = ReactorLag(reactor)
+        add_process_metrics(metrics, prefix, sources.certificates, lag.worst)
+        status = StatusPage(reactor, sources, lag.worst)
         debug = Debug(reactor, sessions, lag, log_level_filter, is_tunnelled)
         own = meta_pages(status, sources.readiness, metrics, snapshots, features)
         self._pages = {**own, **further(own), **debug.protected_pages}

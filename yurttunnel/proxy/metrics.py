@@ -6,11 +6,10 @@ so that its dashboards continue to work. The others begin with ``yurtproxy_``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
-from yurttunnel.ops.process_stats import add_process_metrics
+from yurttunnel.metrics import Metric, counter, gauge, histogram
 from yurttunnel.proxy.health import SyncHealth
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.socket_manager import ServiceStatus
@@ -159,10 +158,3 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
         lambda stats: stats.proxier.deleted_entries,
     ),
 )
-
-
-def proxy_registry(reactor_lag: Callable[[], float]) -> MetricRegistry:
-    """Make the registry of the process; its parts add their metrics."""
-    registry = MetricRegistry()
-    add_process_metrics(registry, PREFIX, None, reactor_lag)
-    return registry

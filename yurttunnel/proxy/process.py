@@ -12,10 +12,10 @@ from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration, without_credentials
 from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.loading import load_configuration
+from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.deferred_start import DeferredStart
 from yurttunnel.ops.http_site import LimitedSite
-from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.meta import JsonPage, MetaPort
 from yurttunnel.ops.readiness import Readiness
@@ -32,7 +32,7 @@ from yurttunnel.proxy.data_path import DataPath, select_data_path
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers, listening_hosts
-from yurttunnel.proxy.metrics import METRICS, ProxyStats, proxy_registry
+from yurttunnel.proxy.metrics import METRICS, PREFIX, ProxyStats
 from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.page import (
     problems_section,
@@ -215,8 +215,8 @@ class ProxyProcess:
         return ProxyStats(proxier, self._health, statuses, totals, manager.draining())
 
     def _meta_parts(self) -> tuple[IService, IService | None]:
-        reactor, lag = self._reactor, ReactorLag(self._reactor)
-        metrics = proxy_registry(lag.worst)
+        reactor = self._reactor
+        metrics = MetricRegistry()
         metrics.add(METRICS, self._stats)
         metrics.add(HEALTH_METRICS, lambda: self._health_pages)
         metrics.add(CONNECTION_METRICS, connection_table)
@@ -230,7 +230,6 @@ class ProxyProcess:
                 program=PROGRAM,
                 readiness=self._readiness,
                 certificates=None,
-                reactor_lag=lag.worst,
                 sections=(
                     problems_section(self._problems),
                     services_section(reactor, self._service_statuses),
@@ -238,7 +237,7 @@ class ProxyProcess:
                 ),
             ),
             metrics,
-            lag,
+            PREFIX,
             features=[services_page(reactor, self._service_statuses), mode],
         )
         directory = self._settings.state_dir

@@ -53,7 +53,7 @@ from yurttunnel.server.frontends.kubelet.reviews import METRICS as REVIEW_METRIC
 from yurttunnel.server.frontends.kubelet.reviews import AuthorizationCounters, Reviews
 from yurttunnel.server.listeners import agent_listener, server_service
 from yurttunnel.server.options import ClusterSettings, Settings
-from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.process import PREFIX, ServerProcess
 from yurttunnel.server.siblings.replicas import replica_slices
 from yurttunnel.server.siblings.service import METRICS as SIBLING_METRICS
 from yurttunnel.server.siblings.service import Siblings
@@ -163,7 +163,7 @@ class ClusterServer:
         readiness.add("Kubernetes API", self._informers.problem, required=False)
         readiness.add("approver", self._election.problem, required=False)
         readiness.add("reviews", self._reviews.problem, required=False)
-        process.metrics.add(cluster_trust_metrics("yurttunnel_server_"), self._trust.stats)
+        process.metrics.add(cluster_trust_metrics(PREFIX), self._trust.stats)
         process.metrics.add(NODE_METRICS, lambda: self._nodes)
         parts = NotifyingService(self._reactor, readiness)
         for part in (

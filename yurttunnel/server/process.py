@@ -9,9 +9,7 @@ from functools import partial
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
 from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.failures import Failures
-from yurttunnel.ops.lag import ReactorLag
 from yurttunnel.ops.meta import MetaPort
-from yurttunnel.ops.process_stats import add_process_metrics
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.status.formatting import PeerTerms
 from yurttunnel.ops.status.peers import Peers
@@ -49,6 +47,9 @@ from yurttunnel.tunnel.statistics import (
 )
 from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.credit import MemoryBudget
+
+PREFIX = "yurttunnel_server_"
+"""The prefix of the names of metrics."""
 
 MEMORY_BUDGET = 512 * 1024 * 1024
 """The maximum number of bytes that may be promised to the streams of all sessions."""
@@ -101,16 +102,13 @@ def server_registry(
     counters: TunnelCounters,
     memory: Memory,
     sessions: Callable[[], Iterable[SessionSnapshot]],
-    certificates: Callable[[], Mapping[str, datetime.datetime]],
-    reactor_lag: Callable[[], float],
 ) -> MetricRegistry:
     """Return the metrics of a server in either mode; its parts add theirs."""
     registry = MetricRegistry()
     registry.add(
-        (*METRICS, *tunnel_metrics("yurttunnel_server_", "node")),
+        (*METRICS, *tunnel_metrics(PREFIX, "node")),
         lambda: tunnel_stats(counters, memory, sessions(), lambda session: session.node),
     )
-    add_process_metrics(registry, "yurttunnel_server_", certificates, reactor_lag)
     return registry
 
 
@@ -152,8 +150,7 @@ class ServerProcess:
         self.steering: Callable[[], SteeringReport | None] = lambda: None
         self.live = LiveSettings(settings)
         self.readiness = Readiness()
-        lag = ReactorLag(reactor)
-        self.metrics = server_registry(counters, budget, self._snapshots, certificates, lag.worst)
+        self.metrics = server_registry(counters, budget, self._snapshots)
         nodes = NodePages(self.registry, self.history, self.lost_nodes, self.failures)
         listener_section = ListenerSection(
             counters, lambda: self.sessions(), lambda: self.listeners()
@@ -162,7 +159,6 @@ class ServerProcess:
             program="yurttunnel-server",
             readiness=self.readiness,
             certificates=certificates,
-            reactor_lag=lag.worst,
             peers=Peers(
                 reactor,
                 terms=NODES,
@@ -190,7 +186,7 @@ class ServerProcess:
             ("--meta-port", settings.insecure_address, settings.meta_port),
             sources,
             self.metrics,
-            lag,
+            PREFIX,
             features=[nodes.page(), steering_page(lambda: self.steering())],
         )
         if following is not None:

@@ -6,7 +6,7 @@ import base64
 import hashlib
 import platform
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from urllib.parse import quote
 
@@ -50,14 +50,18 @@ class StatusPage(MultiService):
     """The page, and what is recorded for it while it runs: throughput, warnings and errors.
 
     The query parameter ``parameter`` selects the page of one peer; it is empty if peers have none.
+    ``reactor_lag()`` is the worst of the last minute, in seconds.
     """
 
-    def __init__(self, clock: IReactorTime, sources: StatusSources) -> None:
+    def __init__(
+        self, clock: IReactorTime, sources: StatusSources, reactor_lag: Callable[[], float]
+    ) -> None:
         super().__init__()
         peers = sources.peers
         self.parameter = "" if peers is None else peers.terms.page
         self._clock = clock
         self._sources = sources
+        self._reactor_lag = reactor_lag
         self._started = clock.seconds()
         self._throughput = Throughput(
             clock,
@@ -89,6 +93,7 @@ class StatusPage(MultiService):
             filter_text,
             formatting.at(time_of_day(self._clock)),
             self._clock.seconds() - self._started,
+            self._reactor_lag(),
         )
         program = self._sources.program
         about = f"{one[:MAX_FILTER]}: " if one else ""

@@ -32,16 +32,15 @@ class StatusSources:
     """The sources of the page; functions are called each time that the page is shown.
 
     ``program`` is the name of the command. ``certificates`` returns the expiry of each certificate
-    in use; it is ``None`` for a program that has none. ``reactor_lag`` is the worst of the last
-    minute, in seconds. ``peers`` are those of a program with sessions. ``sections`` are those of
-    features. ``failures`` are those of a program that serves callers, ``requests`` counts their
-    requests, and ``durations`` has histograms of durations by name.
+    in use; it is ``None`` for a program that has none. ``peers`` are those of a program with
+    sessions. ``sections`` are those of features. ``failures`` are those of a program that serves
+    callers, ``requests`` counts their requests, and ``durations`` has histograms of durations by
+    name.
     """
 
     program: str
     readiness: Readiness
     certificates: Callable[[], Mapping[str, datetime.datetime]] | None
-    reactor_lag: Callable[[], float]
     peers: Peers | None = None
     sections: Sequence[MakeSection] = ()
     failures: Failures | None = None
@@ -62,7 +61,8 @@ class StatusSources:
 class View:
     """The page at one moment, section by section.
 
-    ``filter_text`` is the filter, ``age`` the age of the process in seconds.
+    ``filter_text`` is the filter, ``age`` the age of the process, and ``reactor_lag`` the worst lag
+    of the last minute, both in seconds.
     """
 
     def __init__(
@@ -73,12 +73,14 @@ class View:
         filter_text: str,
         now: datetime.datetime,
         age: float,
+        reactor_lag: float,
     ) -> None:
         self._sources = sources
         self._throughput = throughput
         self._events = events
         self._context = PageContext(now, filter_text.casefold())
         self._age = age
+        self._reactor_lag = reactor_lag
         peers = sources.peers
         self._peers = None if peers is None else peers.at(self._context, filter_text)
         self._features: list[Section] = []
@@ -159,7 +161,7 @@ class View:
         tiles += [] if peers is None else peers.traffic()
         tiles += [
             tile("up for", formatting.duration(self._age)),
-            tile("reactor lag", formatting.round_trip(self._sources.reactor_lag())),
+            tile("reactor lag", formatting.round_trip(self._reactor_lag)),
         ]
         return element("dl", tiles, class_="tiles")
 
