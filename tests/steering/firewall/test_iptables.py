@@ -554,9 +554,8 @@ class LongTablesTests(SynchronousTestCase):
         tables = Tables(machine.programs, BackEnd(4, "nft", "iptables-nft"), TUNNEL)
         for mark in (1, 2):
             rules = tuple(f"-m mark --mark {mark} -p tcp --dport {port}" for port in range(1000))
-            build = partial(dict, nat=Rules({"TUNNEL-PORT": rules}))
             turns.append(0)
-            applied = Deferred.fromCoroutine(tables.apply(build))
+            applied = Deferred.fromCoroutine(tables.apply({"nat": Rules({"TUNNEL-PORT": rules})}))
             while not applied.called:
                 turns.append(0)
                 clock.turn()
