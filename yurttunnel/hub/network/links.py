@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import socket
 import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,7 +12,14 @@ from dataclasses import dataclass
 from ipaddress import IPv4Address, ip_address
 
 from yurttunnel.http.authority import Address
-from yurttunnel.steering.netlink.messages import NESTED, attribute, attributes, raw_request
+from yurttunnel.steering.netlink.messages import (
+    FAMILIES,
+    NESTED,
+    attribute,
+    attributes,
+    raw_request,
+    text,
+)
 from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
     CREATE,
@@ -72,7 +78,7 @@ class Links:
 
     def find(self, name: str) -> Link | None:
         """Return the interface with a name."""
-        request = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name)
+        request = _LINK.pack(0, 0, 0, 0, 0) + attribute(_NAME, text(name))
         try:
             body = self._netlink.get(raw_request(request, _GET_LINK, GET))
         except NetlinkError as error:
@@ -91,14 +97,14 @@ class Links:
 
     def add_dummy(self, name: str) -> None:
         """Create a dummy interface; ``EOPNOTSUPP`` means that this kernel has none."""
-        info = attribute(_LINK_INFO | NESTED, _text(_INFO_KIND, "dummy"))
-        body = _LINK.pack(0, 0, 0, 0, 0) + _text(_NAME, name) + info
+        info = attribute(_LINK_INFO | NESTED, attribute(_INFO_KIND, text("dummy")))
+        body = _LINK.pack(0, 0, 0, 0, 0) + attribute(_NAME, text(name)) + info
         flags = CHANGE | CREATE | EXCLUSIVE
         self._netlink.change(raw_request(body, _NEW_LINK, flags))
 
     def mark(self, link: Link, alias: str) -> None:
         """Set the alias, which ``ip link`` shows."""
-        body = _LINK.pack(0, 0, link.index, 0, 0) + _text(_ALIAS, alias)
+        body = _LINK.pack(0, 0, link.index, 0, 0) + attribute(_ALIAS, text(alias))
         self._netlink.change(raw_request(body, _NEW_LINK, CHANGE))
 
     def set_up(self, link: Link) -> None:
@@ -113,11 +119,11 @@ class Links:
 
     def addresses(self, link: Link, version: int) -> set[tuple[Address, int]]:
         """Return the addresses of one family, with their prefix lengths."""
-        request = raw_request(_OF_LINK.pack(_family(version), 0, 0, 0, 0), _GET_ADDRESS, DUMP)
+        request = raw_request(_OF_LINK.pack(FAMILIES[version], 0, 0, 0, 0), _GET_ADDRESS, DUMP)
         found = set()
         for body in self._netlink.dump(request):
             family, length, _, _, index = _OF_LINK.unpack_from(body)
-            if index == link.index and family == _family(version):
+            if index == link.index and family == FAMILIES[version]:
                 attributes_of_address = dict(attributes(body, _OF_LINK.size))
                 packed = attributes_of_address.get(_LOCAL, attributes_of_address.get(_ADDRESS, b""))
                 found.add((ip_address(packed), length))
@@ -153,19 +159,11 @@ def add_tap(name: str) -> None:
         os.close(device)
 
 
-def _text(kind: int, text: str) -> bytes:
-    return attribute(kind, text.encode() + b"\0")
-
-
 def _read(content: bytes) -> str:
     return content.rstrip(b"\0").decode("utf-8", "replace")
 
 
-def _family(version: int) -> int:
-    return int(socket.AF_INET if version == 4 else socket.AF_INET6)
-
-
 def _address(link: Link, address: Address, length: int) -> bytes:
     flags = 0 if isinstance(address, IPv4Address) else _NO_DETECTION
-    head = _OF_LINK.pack(_family(address.version), length, flags, 0, link.index)
+    head = _OF_LINK.pack(FAMILIES[address.version], length, flags, 0, link.index)
     return head + attribute(_LOCAL, address.packed) + attribute(_ADDRESS, address.packed)
