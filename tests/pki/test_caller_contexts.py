@@ -110,7 +110,7 @@ class CallerContextsTests(World):
         """New connections use the new certificate, and existing ones continue."""
         old = self.connect(self.issuer.caller(), [], SSL.TLS1_3_VERSION)
         new = self.issuer.server()
-        self.contexts.rotate(new, utc_now(self.issuer.clock))
+        self.contexts.prepare(new, utc_now(self.issuer.clock))()
         client, _ = self.connect(self.issuer.caller(), [], SSL.TLS1_3_VERSION)
         self.assertEqual(peer_serial(client), new.certificate.serial_number)
         old[0].send(b"x")
@@ -122,7 +122,7 @@ class CallerContextsTests(World):
         old, new = self.contexts.credentials, self.issuer.server()
         end = new.certificate.not_valid_after_utc
         for late in (datetime.timedelta(1), datetime.timedelta()):
-            self.assertRaises(BadCredentials, self.contexts.rotate, new, end + late)
+            self.assertRaises(BadCredentials, self.contexts.prepare, new, end + late)
         client, _ = self.connect(self.issuer.caller(), [], SSL.TLS1_3_VERSION)
         self.assertEqual(peer_serial(client), old.certificate.serial_number)
 
@@ -171,7 +171,7 @@ class OptionalCallerContextsTests(World):
     def test_rotation(self) -> None:
         """After a rotation, callers get the new certificate and still need none."""
         new = self.issuer.server()
-        self.contexts.rotate(new, utc_now(self.issuer.clock))
+        self.contexts.prepare(new, utc_now(self.issuer.clock))()
         client, _ = self.connect(None, [], SSL.TLS1_3_VERSION)
         self.assertEqual(peer_serial(client), new.certificate.serial_number)
 

@@ -174,7 +174,7 @@ class ListenerTests(World):
         """A node's certificate is not accepted as a replica's."""
         refused = []
         node = self.credentials(replace(AGENT, usage="server auth"))
-        self.trust.contexts.rotate(node, utc_now(self.clock))
+        self.trust.contexts.prepare(node, utc_now(self.clock))()
         client = dial(self.trust.siblings, SERVICE, refused.append)
         self.assertRaises(SSL.Error, handshake, client, accept(self.trust.contexts))
         self.assertIsInstance(refused[0], ServerNotTrusted)

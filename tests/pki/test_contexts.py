@@ -379,8 +379,8 @@ class RotationTests(TestCase):
         """An existing connection keeps its certificates and continues; the next has new ones."""
         before = self.serials(self.live)
         new_node, new_server = self.issuer.node(), self.issuer.server()
-        self.client.rotate(new_node, self.now)
-        self.server.rotate(new_server, self.now)
+        self.client.prepare(new_node, self.now)()
+        self.server.prepare(new_server, self.now)()
         client, server = self.live
         self.assertEqual(exchange(client, server, b"still here"), b"still here")
         self.assertEqual(exchange(server, client, b"so am I"), b"so am I")
@@ -403,6 +403,6 @@ class RotationTests(TestCase):
             "no authority": Credentials(good.key, good.certificate, good.chain, ()),
         }.items():
             for contexts in (self.client, self.server):
-                error = self.assertRaises(BadCredentials, contexts.rotate, bad, self.now)
+                error = self.assertRaises(BadCredentials, contexts.prepare, bad, self.now)
                 self.assertIn(reason, str(error))
         self.assertEqual(self.serials(self.connect()), before)

@@ -196,7 +196,7 @@ class KubeletContextsTests(SynchronousTestCase):
         """The authorities can be replaced; the previous ones are no longer trusted."""
         contexts = self.contexts(CA)
         others = self.contexts(CA, self.stranger.authority.certificate).credentials
-        contexts.rotate(others, utc_now(self.issuer.clock))
+        contexts.prepare(others, utc_now(self.issuer.clock))()
         kubelet = self.kubelet(self.stranger, "edge-1")
         self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
         self.refuses(contexts, self.kubelet(self.issuer, "edge-1"), "is not from an authority")
@@ -205,7 +205,7 @@ class KubeletContextsTests(SynchronousTestCase):
         """An empty list of authorities is rejected, and the previous ones stay in use."""
         contexts = self.contexts(CA)
         nobody = replace(self.client, authorities=())
-        self.assertRaises(BadCredentials, contexts.rotate, nobody, utc_now(self.issuer.clock))
+        self.assertRaises(BadCredentials, contexts.prepare, nobody, utc_now(self.issuer.clock))
         kubelet = self.kubelet(self.issuer, "edge-1")
         self.assertIs(Verdict.VERIFIED, self.connect(contexts, kubelet))
 
@@ -253,9 +253,9 @@ class KubeletContextsTests(SynchronousTestCase):
 
         contexts = self.contexts(AUTO)
         connect(contexts.creator("edge-1", "edge-1").clientConnectionForTLS(Dialing()))
-        contexts.rotate(
+        contexts.prepare(
             self.issuer.node(KUBELET_CLIENT_NAME), self.client.certificate.not_valid_before_utc
-        )
+        )()
         near = contexts.creator("edge-1", "edge-1").clientConnectionForTLS(Dialing())
         error = self.assertRaises(SSL.Error, connect, near)
         self.assertIn("is that of a node", str(error))

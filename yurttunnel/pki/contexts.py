@@ -123,13 +123,6 @@ class RotatingContexts:
 
         return swap
 
-    def rotate(self, credentials: Credentials, now: datetime.datetime) -> None:
-        """Use ``credentials`` for new connections.
-
-        Raises :class:`BadCredentials`, and changes nothing, if they are unusable at ``now`` (UTC).
-        """
-        self.prepare(credentials, now)()
-
     def _build(self, credentials: Credentials) -> SSL.Context:
         raise NotImplementedError
 

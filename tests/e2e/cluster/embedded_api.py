@@ -95,8 +95,8 @@ class EmbeddedAPI:
     def rotate(self, credentials, caller) -> None:
         """Use new credentials; ``caller()`` creates those for kubelets."""
         now = utc_now(self._reactor)
-        self._contexts.rotate(credentials, now)
-        self._toward_servers.rotate(caller(), now)
+        self._contexts.prepare(credentials, now)()
+        self._toward_servers.prepare(caller(), now)()
 
     async def stop(self) -> None:
         """Stop everything."""

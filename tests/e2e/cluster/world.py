@@ -463,7 +463,7 @@ class World:
         return self.identities.client_kubeconfig(name, self.url, user, group)
 
     def _rotate(self, contexts: RotatingContexts, make: Callable[[], Credentials]) -> None:
-        contexts.rotate(make(), utc_now(self._reactor))
+        contexts.prepare(make(), utc_now(self._reactor))()
 
     def _client_of(self, kubeconfig: Path) -> KubeClient:
         return KubeClient(self._reactor, load_configuration(kubeconfig))

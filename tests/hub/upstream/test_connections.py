@@ -102,7 +102,7 @@ class ConnectionsTests(TestCase):
         await self.send()
         for name in ("edge-2", "edge-3"):
             renewed = self.issuer.node(name)
-            self.identity.node.rotate(renewed, utc_now(self.issuer.clock))
+            self.identity.node.prepare(renewed, utc_now(self.issuer.clock))()
             self.assertEqual(0, self.connections.statistics.idle)
             self.assertIn(name, await self.send())
         self.assertEqual(1, len(self.identity.node.on_rotated))

@@ -209,7 +209,7 @@ class PoolTests(World):
         self.assertEqual({"verified": 1}, self.counters.verdicts)
         others = (Issuer.make(self).authority.certificate,)
         changed = replace(self.contexts.credentials, authorities=others)
-        self.contexts.rotate(changed, utc_now(self.issuer.clock))
+        self.contexts.prepare(changed, utc_now(self.issuer.clock))()
         self.send_request(caller)
         self.assertEqual({"verified": 1, "unverified": 1}, self.counters.verdicts)
 
