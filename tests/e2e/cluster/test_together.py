@@ -1,18 +1,22 @@
-"""Servers that start together behind one address: agents connect to each when it is published."""
+"""Servers behind one address or name: agents connect to each as soon as it is published."""
 
 from __future__ import annotations
 
 import itertools
+from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.protocols.portforward import ProxyFactory
 
 from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import AGENT_PORT, SERVERS, SPARE_ADDRESS
+from tests.e2e.support import which
 
 NOTICED_SECONDS = 15.0
 """Seconds from the update of the EndpointSlices: agents check them within five seconds, and again
 if the balancer connects them to a server to which they are already connected."""
+
+NAME = "tunnel.example"
 
 
 class RoundRobin(ProxyFactory):
@@ -64,3 +68,22 @@ class TogetherTests(ClusterTestCase):
         """Whether the agent reports sessions with all servers."""
         _, page = await agent.get("/readyz?verbose")
         return "every server: ok" in page
+
+    async def test_both_addresses_of_a_name_are_found(self):
+        """An agent connects to both servers of one name, whose addresses have a fixed order."""
+        world = await self.make_world()
+        await world.add_nodes("edge-1")
+        names = ("--cert-dns-names", NAME)
+        self.servers = [await world.server(address, *names) for address in SERVERS[:2]]
+        await world.write_slice(*SERVERS[:2])
+        hosts = world.directory / "hosts"
+        entries = "".join(f"{address} {NAME}\n" for address in SERVERS[:2])
+        hosts.write_text(Path("/etc/hosts").read_text() + entries)
+        agent = await world.agent("edge-1", "--tunnelserver-addr", f"{NAME}:{AGENT_PORT}")
+        mount = f'{which("mount")} --bind {hosts} /etc/hosts && exec "$@"'
+        agent.run_under(which("unshare"), "--mount", "sh", "-c", mount, "sh")
+        for program in (*self.servers, agent):
+            program.start()
+        for program in (*self.servers, agent):
+            await program.ready(60)
+        await self.connected(self.servers, ["edge-1"])
