@@ -24,6 +24,7 @@ class OtherAgentTests(ClientTestCase):
         self.replace()
         self.assertEqual([], self.client.sessions())
         self.assertTrue(REPLACED_DELAY / 2 <= self.delay() <= REPLACED_DELAY, self.delay())
+        self.assertIn("another agent has connected as this node", self.client.problem)
         self.attempt()
         self.assertTrue(self.client.connected)
 

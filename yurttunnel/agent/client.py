@@ -341,7 +341,11 @@ class ServerClient(Factory):
         if not current:
             return
         if connection.session_started:
-            self.last_error = reason.getErrorMessage()
+            self.last_error = (
+                "another agent has connected as this node; is it running twice?"
+                if self._replaced
+                else reason.getErrorMessage()
+            )
             self.failed_server = self.server
             if not self._draining or self._session is not None:
                 # After the end of the session this is expected.
