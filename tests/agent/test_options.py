@@ -167,9 +167,12 @@ class ValueTests(SynchronousTestCase):
         self.assertIn(ip_address("::1"), names["localhost"])
 
     def test_the_join_token_is_read_from_its_file(self) -> None:
-        """The join token is read when it is needed: an enrolled agent needs none."""
+        """The join token is read when it is needed: an enrolled agent needs none.
+
+        A byte order mark and the line ends of Windows are ignored.
+        """
         path = self.mktemp()
-        Path(path).write_text(f"{TOKEN}\n")
+        Path(path).write_bytes(f"\ufeff{TOKEN}\r\n".encode())
         for arguments in (("--join-token-file", path), ("--join-token", f"{TOKEN}\n")):
             mode = parse(*arguments).mode
             self.assertEqual((True, TOKEN), (mode.has_join_token, str(mode.read_join_token())))

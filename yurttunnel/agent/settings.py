@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
@@ -40,7 +41,7 @@ class StandaloneSettings:
             return JoinToken.parse(self.join_token or "")
         try:
             content = read_trusted(self.join_token_file, _MAX_TOKEN_BYTES)
-            return JoinToken.parse(content.decode("ascii", "replace"))
+            return JoinToken.parse(content.removeprefix(BOM_UTF8).decode("ascii", "replace"))
         except (OSError, BadToken) as error:
             reason = error.strerror if isinstance(error, OSError) else error
             raise BadToken(f"--join-token-file {self.join_token_file}: {reason}") from None

@@ -48,6 +48,11 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             {"target": (), "standalone": ("false",)}, self.read("target = []\nstandalone = false")
         )
 
+    def test_byte_order_mark(self):
+        """A byte order mark at the beginning, as Windows editors write it, is ignored."""
+        self.assertEqual({"node-name": ("edge-1",)}, self.read("\ufeffnode-name = 'edge-1'\n"))
+        self.assertIn("it is empty", self.problem("\ufeff\n"))
+
     def test_source_of_a_value(self):
         """Messages name the file and the key."""
         self.write('node-name = "x"')

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from codecs import BOM_UTF8
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -65,7 +66,7 @@ def read_file(path: Path, table: Sequence[Entry]) -> Source:
 def parse_file(path: Path) -> dict[str, object]:
     """Return the values of a file by key; raise :class:`BadConfiguration`."""
     try:
-        content = read_plain(path, MAX_BYTES)
+        content = read_plain(path, MAX_BYTES).removeprefix(BOM_UTF8)
     except OSError as error:
         raise BadConfiguration(f"{path}: it cannot be read: {error.strerror}") from None
     if not content.strip():
