@@ -221,6 +221,7 @@ class HolderTests(SynchronousTestCase):
         self.assertNotEqual(caller_at("192.0.2.1"), caller_at("192.0.2.2"))
         self.assertEqual(caller_at("2001:db8::1"), caller_at("2001:db8::ffff:2"))
         self.assertNotEqual(caller_at("2001:db8::1"), caller_at("2001:db8:0:1::1"))
+        self.assertEqual("::1", caller_at("::1"))
 
     def test_holders_are_created_once(self) -> None:
         """The form of an address, and the digests of it and of the flag, are cached."""

@@ -146,6 +146,8 @@ def caller_at(host: str) -> str:
         return host
     if address.ipv4_mapped is not None:
         return str(address.ipv4_mapped)
+    if address.is_loopback:
+        return str(address)
     return str(ip_network((int(address), 64), strict=False))
 
 
