@@ -252,4 +252,8 @@ class OwnArgumentsTests(SynchronousTestCase):
         ):
             self.assertEqual(["--v=1"], list(own_arguments("server", line)))
         line = ["python", "/opt/bin/yurttunnel", "quickstart"]
-        self.assertRaises(CommandFailed, own_arguments, "server", line)
+        error = self.assertRaises(CommandFailed, own_arguments, "server", line)
+        self.assertIn(
+            "as the program server: if it is another program, give --program",
+            str(error),
+        )

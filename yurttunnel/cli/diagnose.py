@@ -99,7 +99,10 @@ def own_arguments(program: str, arguments: Sequence[str]) -> Sequence[str]:
     for position, word in enumerate(arguments):
         if position and word in (program, f"yurttunnel-{program}", f"yurt{program}"):
             return arguments[position + 1 :]
-    raise CommandFailed(f"the process is no {program} that was started by itself")
+    raise CommandFailed(
+        f"the process was not started as the program {program}: if it is another"
+        " program, give --program; the parts of a quickstart cannot be diagnosed"
+    )
 
 
 def _environment(text: str) -> Mapping[str, str]:
