@@ -378,6 +378,14 @@ class FailedRequestTests(BrowserTestCase):
 
         await self.eventually(told, "the page shows the request that failed", SEEN)
         await self.assert_shows(page, "#failures", "edge-1", "forward", "127.0.0.1", "reset")
+        # A short name is not broken at its hyphen, even beside a long message.
+        lines = await page.evaluate("""(row => {
+          row.querySelector('.text').textContent = 'a long message '.repeat(20);
+          const range = document.createRange();
+          range.selectNodeContents(row.querySelector('td[data-label=Node]'));
+          return range.getClientRects().length;
+        })(document.querySelector('#failures tbody tr'))""")
+        self.assertEqual(1, lines)
         await page.visit(await page.evaluate("document.querySelector('#sessions a').href"))
         await self.assert_shows(page, "main", "Identifiers")
         await self.assert_shows(page, "#node", "connected", "host=edge-1", __version__)

@@ -54,7 +54,7 @@ def failure_table(failures: Iterable[Failure], context: PageContext) -> Content:
     columns: list[Column[FailureGroup]] = [
         Column("Message to the caller", lambda one: _message(one.last), "name text"),
         Column("Status", lambda one: _status(one.last), "number", lambda one: one.last.status or 0),
-        Column("Node", lambda one: one.last.node or "-"),
+        Column("Node", lambda one: one.last.node or "-", "who"),
         Column("Caller", lambda one: joined(one.last.who, element("small", one.last.kind)), "who"),
         Column("Times", lambda one: f"{one.count:,}", "number", lambda one: one.count),
         Column(
