@@ -148,6 +148,7 @@ class RejectionTests(SynchronousTestCase):
             self.assert_rejected(f"--server-addr={text}", "not a port")
         self.assert_rejected("--server-addr=https://a b", "not a host name")
         self.assert_rejected("--server-addr=https://[fe80::1%eth0]:6443", "has a zone")
+        self.assert_rejected("--server-addr=https://fd00::1:6443", "has no brackets")
 
     def test_interface(self) -> None:
         """Names have at most 15 characters, and addresses must not be in use by others."""

@@ -38,6 +38,8 @@ def _servers(text: str) -> tuple[str, ...]:
         if separator and scheme != "https":
             raise ValueError(f"{item!r} is not reached by https: write https://HOST:PORT")
         host, port = flags.host_port(rest.rstrip("/"), 443)
+        if separator and ":" in host and not rest.startswith("["):
+            raise ValueError(f"{item!r} has no brackets: write https://[ADDRESS]:PORT for IPv6")
         if "%" in host:
             raise ValueError(f"{item!r} has a zone: write another address, or a name")
         found.append(f"https://{join_authority(host, port)}")
