@@ -254,6 +254,7 @@ class HubTests(TestCase):
         shown, status = await self.dump("-")
         self.assertEqual(1, status)
         self.assertIn("--disk-cache-path: the cache ", shown)
+        self.assertIn(" does not exist, or is not readable: give the flags of the node's", shown)
 
     async def test_pages(self):
         """Its pages show the state."""

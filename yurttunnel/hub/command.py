@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import NoReturn
@@ -65,6 +66,11 @@ def _dump(cache: Path, target: Path) -> NoReturn:
     # twist has replaced sys.stdout with an object that writes to the log.
     screen = sys.__stdout__ or sys.stdout
     path = cache / DATABASE
+    if not os.path.exists(path):
+        raise SystemExit(
+            f"--disk-cache-path: the cache {path} does not exist, or is not readable: give the"
+            " flags of the node's hub, and run this as its user"
+        )
     try:
         if str(target) == "-":
             lines = as_text(path)
