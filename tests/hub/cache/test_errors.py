@@ -277,6 +277,19 @@ class DamageTests(LoggedCacheTestCase):
         self.restart()
         self.get("a")
         self.assertEqual(0, self.cache.replacements)
+        self.stop()
+        self.start_with(b"no database" * 1000)
+        self.everything()
+        self.assertEqual(1, self.cache.replacements)
+
+    def test_the_first_file(self) -> None:
+        """The first file of a node replaces none."""
+        self.stop()
+        for path in self.directory.iterdir():
+            path.unlink()
+        self.start()
+        self.assertIsNone(self.get("a"))
+        self.assertEqual((0, True), (self.cache.replacements, self.path.exists()))
 
     def test_cut_short(self) -> None:
         """A truncated file is treated in the same way."""

@@ -98,9 +98,10 @@ class Database(Connection):
         super().__init__(path, connect)
         self._max_bytes = max_bytes
         self._is_guest = is_guest
-        self._inode = 0
+        # That of the last file, 0 if it was set aside, None before the first one.
+        self._inode: int | None = None
         self.replacements = 0
-        """How often a new or another file was opened, without what was written before."""
+        """How often a new or another file was opened in place of an earlier one."""
 
     def open(self) -> tuple[Contents, int]:
         """Open the file, created if necessary; return its contents and the number of events."""
@@ -203,6 +204,7 @@ class Database(Connection):
     def set_aside(self) -> Path:
         """Rename the damaged file, replacing an older one; return its new path."""
         self.close()
+        self._inode = 0
         aside = self._path.with_name(f"{self._path.name}.damaged")
         with self._converting_errors():
             for suffix in ("", "-wal"):
@@ -226,7 +228,7 @@ class Database(Connection):
             self._connection = self._connect(uri_of(self._path, "mode=rw"))
             inode = os.stat(self._path).st_ino
             is_created = _prepare(self._connection)
-            if is_created or self._inode not in (0, inode):
+            if self._inode is not None and (is_created or inode != self._inode):
                 self.replacements += 1
             self._inode = inode
         return self._connection

@@ -136,8 +136,9 @@ class ICache(Interface):
     """
 
     replacements = Attribute(
-        """How often a file without the earlier lists was opened since the start, because there was
-        none, or it was damaged, removed or replaced, or of another version."""
+        """How often a file without the earlier lists was opened since the start, because the last
+        one was damaged, removed or replaced, or of another version. The first file of a node does
+        not count."""
     )
 
     on_replaced = Attribute("""The callbacks, without arguments, for its changes.""")
