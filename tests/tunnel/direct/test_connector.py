@@ -9,6 +9,7 @@ from unittest import mock
 
 from twisted.internet import reactor
 from twisted.internet.address import IPv6Address
+from twisted.internet.endpoints import TCP4ClientEndpoint
 from twisted.internet.error import (
     ConnectError,
     ConnectionDone,
@@ -17,7 +18,7 @@ from twisted.internet.error import (
     TimeoutError,
     UserError,
 )
-from twisted.internet.protocol import ClientFactory
+from twisted.internet.protocol import ClientFactory, Factory
 from twisted.python.failure import Failure
 from twisted.trial.unittest import TestCase
 
@@ -31,6 +32,7 @@ from tests.waiting import until
 from yurttunnel.tunnel.direct import connector as direct_connector
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.direct.reactor import with_transports
+from yurttunnel.tunnel.sockets import TunedEndpoint
 
 
 class Client(ClientFactory):
@@ -111,6 +113,23 @@ class ConnectorContract:
         self.assertEqual(client.events, ["started", "built", "lost"])
         client.reason.trap(ConnectionDone)
         self.assertEqual(client.numPorts, 0)
+
+    async def test_a_tuned_connection_is_read_without_a_wrapper(self) -> None:
+        """Twisted's endpoints leave a protocol on the transport that only passes on each read."""
+        self.held.listen()
+        tuned = []
+        endpoint = TunedEndpoint(
+            TCP4ClientEndpoint(self.reactor, "127.0.0.1", self.port), tuned.append
+        )
+        user = await endpoint.connect(Factory.forProtocol(User))
+        self.assertEqual(tuned, [user.transport.getHandle()])
+        self.assertIs(user.transport.protocol, user)
+        peer = Peer(self.held.accept()[0])
+        self.addCleanup(peer.socket.close)
+        peer.socket.sendall(b"x")
+        await until(lambda: user.received == b"x")
+        user.transport.loseConnection()
+        await until(lambda: peer.read().ended)
 
     async def test_sockets_are_prepared(self) -> None:
         """``prepare`` gets each socket of an outgoing connection before it is connected."""
@@ -330,6 +349,19 @@ class DirectConnectorTests(ConnectorContract, TestCase):
         self.dial(client)
         await until(lambda: client.reason)
         client.reason.trap(ConnectionRefusedError)
+
+    async def test_an_attempt_that_succeeds_at_once_sets_no_timeout(self) -> None:
+        """Most targets of an agent are on its host; a timer would cost more than the attempt."""
+        self.held.listen()
+        client = Client()
+        before = reactor.getDelayedCalls()
+        connector = self.dial(client)
+        soon = reactor.seconds() + 1
+        late = [call for call in reactor.getDelayedCalls() if call.getTime() > soon]
+        self.assertEqual([call for call in late if call not in before], [])
+        await until(lambda: client.user.events)
+        connector.disconnect()
+        await until(lambda: client.reason)
 
     async def test_a_socket_that_is_connected_at_once(self) -> None:
         """connect(2) may succeed at once on a fast network."""
