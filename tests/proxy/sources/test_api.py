@@ -11,6 +11,7 @@ from yurttunnel.kube.resources import ENDPOINT_SLICES, NODES, SERVICES
 from yurttunnel.ops import slices
 from yurttunnel.ops.reconciler import Phase
 from yurttunnel.proxy.node import machine_addresses
+from yurttunnel.proxy.sources.sources import BURST, SPACING_SECONDS
 from yurttunnel.steering.failures import SteeringFailed
 
 UNREACHABLE = ApiUnreachable("connection refused")
@@ -58,6 +59,19 @@ class ApiTests(WorldCase):
         self.client.remove(SERVICES, "web", "default")
         self.clock.advance(0)
         self.assertEqual({}, self.shown())
+
+    def test_continuous_changes(self):
+        """Continuous changes are combined, so that the process is not always busy with them."""
+        self.client.put(SERVICES, service())
+        self.start()
+        self.changes = 0
+        for number in range(1000):
+            address = f"10.1.{number // 250}.{number % 250 + 1}"
+            self.client.put(ENDPOINT_SLICES, endpoint_slice(address))
+            self.clock.advance(0.01)
+        self.assertLessEqual(self.changes, BURST + 10 / SPACING_SECONDS)
+        self.settle(SPACING_SECONDS)
+        self.assertEqual([f"{address}:8080"], self.endpoints())
 
     def test_burst(self):
         """A burst of 100 changes is reported once, and ends in the final state."""

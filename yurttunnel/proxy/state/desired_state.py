@@ -111,11 +111,13 @@ def desired_state(
     grouped = yield from _by_service(slices)
     # The oldest comes first: it keeps a portal that others request, too.
     ordered = sorted(services, key=lambda each: (each.created, each.namespace, each.name))
+    yield ""
     cache.retain({(each.namespace, each.name) for each in ordered})
-    inputs = [
+    yield ""
+    inputs = yield from gather(
         (each, tuple(grouped.get((each.namespace, each.name), ())), node_context)
         for each in ordered
-    ]
+    )
     states = yield from gather(cache.state(*each) for each in inputs)
     own_addresses = {
         each for each in node.addresses if has_node_ports(each, node.node_port_networks)
