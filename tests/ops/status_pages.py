@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Generator
 from html.parser import HTMLParser
 from typing import TypeVar
 
@@ -27,16 +26,6 @@ _VOID = ("input", "link", "meta")
 
 
 Result = TypeVar("Result")
-
-
-def finished(making: Generator[str, None, Result]) -> Result:
-    """Return the generator's return value, skipping what it yields."""
-    while True:
-        try:
-            next(making)
-        except StopIteration as ended:
-            result: Result = ended.value
-            return result
 
 
 class ParsedPage(HTMLParser):

@@ -7,8 +7,9 @@ from collections.abc import Callable
 from twisted.internet.protocol import Protocol
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ops.status_pages import PageUnderTest, finished
+from tests.ops.status_pages import PageUnderTest
 from tests.tunnel.memory import SessionPair
+from yurttunnel.ops.slices import at_once
 from yurttunnel.ops.status.peers import MAX_STREAMS
 from yurttunnel.ops.status.streams import StreamReport, oldest_streams
 from yurttunnel.tunnel.session import TunnelSession
@@ -28,7 +29,7 @@ class StreamTests(SynchronousTestCase):
         desired: Callable[[StreamReport], bool] = lambda report: True,
     ) -> list[StreamReport]:
         """Return the oldest streams in use."""
-        used, _ = finished(oldest_streams([session], maximum, desired))
+        used, _ = at_once(oldest_streams([session], maximum, desired))
         return used.shown
 
     def test_a_stream(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.ops.status_pages import finished
+from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.state import desired_state as desired_state_module
 from yurttunnel.proxy.state.endpoint_slices import TRIGGERED, endpoint_slice_from
 from yurttunnel.proxy.state.services import service_from
@@ -99,7 +99,7 @@ def taken(*objects):
 
 def desired_state(*arguments):
     """Return the desired state, computed at once."""
-    return finished(desired_state_module.desired_state(*arguments))
+    return at_once(desired_state_module.desired_state(*arguments))
 
 
 def shown(state):

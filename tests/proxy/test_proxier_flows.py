@@ -8,13 +8,13 @@ from ipaddress import ip_address
 from twisted.internet.task import deferLater
 from twisted.logger import capturedLogs, formatEvent
 
-from tests.ops.status_pages import finished
 from tests.proxy.fakes import (
     FakeKernel,
 )
 from tests.proxy.proxier_world import DNS, NODE_PORT, ProxierTestCase
 from tests.proxy.services import endpoint, key, service
 from yurttunnel.ops import slices
+from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.interfaces import (
     KernelStats,
     ProxiedService,
@@ -95,7 +95,7 @@ class FlowTests(ProxierTestCase):
                 key: ProxiedService(service([1], key=key, portals=(self.portal,)), 1053)
                 for key in keys
             }
-            self.assertEqual(count, len(finished(flows_to(lost, proxied))))
+            self.assertEqual(count, len(at_once(flows_to(lost, proxied))))
 
     def test_thousands_of_services_leave_the_reactor_its_turns(self):
         """What has become stale is found in slices, and from one state, whatever changes meanwhile:
@@ -339,7 +339,7 @@ class KernelTests(FlowTests):
         self.assertEqual([], self.sockets.opened)
         (status,) = self.manager.statuses()
         self.assertEqual(KernelStats(2, 7), status.stats)
-        self.assertEqual({(Protocol.TCP, "total"): 9}, finished(self.manager.totals()))
+        self.assertEqual({(Protocol.TCP, "total"): 9}, at_once(self.manager.totals()))
         self.assertEqual(["not as asked for"], [each.text for each in self.proxier.problems])
 
     def test_some_take_a_socket_all_the_same(self):

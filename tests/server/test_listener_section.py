@@ -5,8 +5,9 @@ from __future__ import annotations
 from twisted.internet.address import IPv4Address, IPv6Address, UNIXAddress
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ops.status_pages import NOW, ParsedPage, finished
+from tests.ops.status_pages import NOW, ParsedPage
 from tests.tunnel.memory import SessionPair
+from yurttunnel.ops.slices import at_once
 from yurttunnel.ops.status.sections import PageContext, live
 from yurttunnel.server.listener_section import ListenerInfo, ListenerSection, format_address
 from yurttunnel.tunnel.shares import Holder, Kind
@@ -32,7 +33,7 @@ class EntryTests(SynchronousTestCase):
         listener_section = ListenerSection(
             self.counters, lambda: [self.pair.server], lambda: self.listed
         )
-        section = finished(listener_section.section(PageContext(NOW, desired)))
+        section = at_once(listener_section.section(PageContext(NOW, desired)))
         return ParsedPage("".join(live("entries", section.content)).encode()).rows["entries"]
 
     def test_entries(self) -> None:

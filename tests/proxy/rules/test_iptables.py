@@ -14,8 +14,8 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import run
-from tests.ops.status_pages import finished
 from tests.steering.firewall.machines import BASES, CountedPrograms, use_own_lock
+from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import PartlyApplied, ProxiedService
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
@@ -190,7 +190,7 @@ class IptablesContract:
         await self.new_rules(host_for_all).apply(self.proxied)
         shown = self.save()
         for version, base in BASES.items():
-            wanted = finished(
+            wanted = at_once(
                 PortalRules(version).rules(self.proxied, HOSTS[version], host_for_all(version))
             )
             for table, rules in wanted.items():

@@ -7,7 +7,7 @@ from ipaddress import ip_address, ip_network
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ops.status_pages import finished
+from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.portals import MAX_COMMENT_CHARACTERS, PortalRules
 from yurttunnel.proxy.state.virtual_services import (
@@ -46,7 +46,7 @@ class PortalsCase(SynchronousTestCase):
 
     def rules(self, *services, version=4, host=HOST, node_ports=(), pods=()):
         """Return the rules by table."""
-        return finished(PortalRules(version, node_ports, pods).rules(services, host))
+        return at_once(PortalRules(version, node_ports, pods).rules(services, host))
 
     def filled(self, *services, **more):
         """Return the rules by chain, without empty chains."""
@@ -143,7 +143,7 @@ class RedirectTests(PortalsCase):
         """Incoming packets are sent to it as well, because a link may have no address; those to an
         address of the link are redirected to the link.
         """
-        tables = finished(PortalRules(4).rules([proxied(CLUSTER_IP, NODE_PORT)], HOST, HOST))
+        tables = at_once(PortalRules(4).rules([proxied(CLUSTER_IP, NODE_PORT)], HOST, HOST))
         there, at_the_link = f"-j DNAT --to-destination {HOST}:4000", "-j REDIRECT --to-ports 4000"
         for chain, expected in (
             ("KUBE-PORTALS-CONTAINER", [there]),
@@ -172,14 +172,14 @@ class RedirectTests(PortalsCase):
             ([proxied(CLUSTER_IP, port=None)], HOST),
             (two, HOST),
         ):
-            self.assertEqual(self.rules(*services, host=host), finished(one.rules(services, host)))
+            self.assertEqual(self.rules(*services, host=host), at_once(one.rules(services, host)))
 
     def test_what_stays(self):
         """Only the rules of changed Services are made again."""
         one = PortalRules(4)
         chain = "KUBE-PORTALS-CONTAINER"
         before, after = (
-            finished(one.rules([proxied(CLUSTER_IP)], HOST))["nat"].chains[chain][0]
+            at_once(one.rules([proxied(CLUSTER_IP)], HOST))["nat"].chains[chain][0]
             for _ in range(2)
         )
         self.assertIs(before, after)

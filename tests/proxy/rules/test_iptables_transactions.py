@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.ops.status_pages import finished
 from tests.steering.firewall.fakes import FakeTable
+from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.chains import PROXY
 from yurttunnel.proxy.rules.iptables.portals import PortalRules
@@ -64,13 +64,13 @@ TABLES = st.sampled_from(PROXY.tables)
 
 def rules_of(table, proxied):
     """Return the desired rules of one table."""
-    return finished(PortalRules(4).rules(proxied, HOST))[table]
+    return at_once(PortalRules(4).rules(proxied, HOST))[table]
 
 
 def changed(table, desired):
     """Change a table to the desired state; return the input."""
-    saved = finished(parse(PROXY.lines(table.save().encode()), PROXY))
-    text = finished(transaction(table.name, saved, desired)).text
+    saved = at_once(parse(PROXY.lines(table.save().encode()), PROXY))
+    text = at_once(transaction(table.name, saved, desired)).text
     if text:
         table.restore(text)
     return text

@@ -14,11 +14,11 @@ from zope.interface.verify import verifyObject
 
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import run
-from tests.ops.status_pages import finished
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import CountedPrograms
 from yurttunnel.ops import slices
+from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.rules.nftables.parts import user_part
@@ -74,7 +74,7 @@ def proxied(name="web", version=4, port=40000, portals=None, **more):
 
 def elements(found, version=4):
     """Return the elements of one family's table by map."""
-    (table,) = [each for each in finished(found) if each.version == version]
+    (table,) = [each for each in at_once(found) if each.version == version]
     by_map = {}
     for (name, element), data in table.elements.items():
         by_map.setdefault(name, {})[element] = data
@@ -99,7 +99,7 @@ class ElementsTests(SynchronousTestCase):
         make = tables(host_for_all={4: HOSTS[4]}.get)
         four, six = (
             str([table.chains[name] for name in ("nat-prerouting", "prerouting-node-ports")])
-            for table in finished(make([proxied()]))
+            for table in at_once(make([proxied()]))
         )
         self.assertEqual(2, four.count(f"dnat to {HOSTS[4]}:"))
         of_the_link = "fib daddr . iif type local meta l4proto { tcp, udp } redirect to :"
@@ -172,13 +172,13 @@ class ElementsTests(SynchronousTestCase):
 
     def test_other_families(self):
         """Families without a table are left out."""
-        (table,) = finished(tables(versions=(4,))([proxied(version=6)]))
+        (table,) = at_once(tables(versions=(4,))([proxied(version=6)]))
         self.assertEqual({}, table.elements)
 
     def test_rules_do_not_grow(self):
         """A thousand services need no more rules than none."""
         many = [proxied(f"web-{number}", port=number + 1) for number in range(1000)]
-        few, more = finished(tables()([])), finished(tables()(many))
+        few, more = at_once(tables()([])), at_once(tables()(many))
         self.assertEqual([each.chains for each in few], [each.chains for each in more])
 
     def test_unchanged_services_are_reused(self):
@@ -191,8 +191,8 @@ class ElementsTests(SynchronousTestCase):
 
         make = tables(part=part)
         both = [proxied("one"), proxied("two")]
-        finished(make(both))
-        finished(make([both[0], replace(both[1], proxy_port=7)]))
+        at_once(make(both))
+        at_once(make([both[0], replace(both[1], proxy_port=7)]))
         self.assertEqual(["shop/one:http", "shop/two:http", "shop/two:http"], asked)
 
     def test_a_part_changes_while_tables_are_made(self):
@@ -205,14 +205,14 @@ class ElementsTests(SynchronousTestCase):
 
         make = tables(part=part)
         many = [proxied(f"web-{number}") for number in range(100)]
-        finished(make(many))
+        at_once(make(many))
         del asked[:]
         making = make(many)
         next(making)
         make.invalidate([many[0].service.key, many[99].service.key])
-        finished(making)
+        at_once(making)
         self.assertEqual(["web-99"], asked)
-        finished(make(many))
+        at_once(make(many))
         self.assertEqual(["web-99", "web-0"], asked)
 
 
