@@ -20,6 +20,7 @@ from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
 from yurttunnel.cli.nodes import RevokeOptions, revoke
 from yurttunnel.cli.options import ClientOptions
+from yurttunnel.cli.programs import Program
 from yurttunnel.cli.status import StatusOptions
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.command_line import STATUS
@@ -231,6 +232,20 @@ class PrintedTests(SynchronousTestCase):
             self.assertEqual(0, ending.exception.code, arguments)
         nodes._print_changed([NODE], as_json=True)
         self.assertEqual(0, command.diagnose(subject, Path(self.mktemp()), None))
+
+    def test_interrupt(self) -> None:
+        """A program that is interrupted while it starts, and a command, exit as SIGINT would."""
+
+        def interrupt(*arguments: object) -> None:
+            raise KeyboardInterrupt
+
+        self.patch(ClientOptions, "process", interrupt)
+        self.patch(Program, "options", interrupt)
+        for arguments in (["token", "list"], ["server", "--standalone"]):
+            self.patch(sys, "argv", ["yurttunnel", *arguments])
+            with self.assertRaises(SystemExit) as ending:
+                main.main()
+            self.assertEqual(130, ending.exception.code, arguments)
 
     def test_no_page(self) -> None:
         """An empty name of a manual page is an error of one line."""

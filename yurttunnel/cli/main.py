@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Sequence
 from typing import NoReturn
@@ -27,8 +28,12 @@ _ELSEWHERE = "\nRun the other commands of yurttunnel without kubectl: yurttunnel
 
 def main() -> None:
     """Run the command that the process's arguments name."""
-    with exit_on_broken_pipe():
-        _run(sys.argv[1:])
+    try:
+        with exit_on_broken_pipe():
+            _run(sys.argv[1:])
+    except KeyboardInterrupt:
+        # A program that is interrupted before its reactor runs, or a command.
+        raise SystemExit(128 + signal.SIGINT) from None
 
 
 def _run(arguments: Sequence[str]) -> None:

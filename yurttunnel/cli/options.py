@@ -299,8 +299,6 @@ class ClientCommand:
         except CommandFailed as error:
             print(f"{options.program_name} {self.name}: {error}", file=sys.stderr)
             status = 1
-        except KeyboardInterrupt:
-            status = 130
         raise SystemExit(status)
 
     def _options(self) -> ClientOptions:
