@@ -229,8 +229,8 @@ class Rest:
     ) -> None:
         form, selector = _form(exchange, query), selection(target.kind, query)
         options = await _delete_options(exchange, query)
-        deleted = self._objects.delete_all(target, selector, options)
         metadata = {"resourceVersion": str(self._store.version)}
+        deleted = self._objects.delete_all(target, selector, options)
         self._responder.send_list(exchange, target.kind, Page(deleted, metadata), form)
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from tests.apiserver.bootstrap_roles import rule
+from tests.e2e.hub.clients import names
 from tests.e2e.hub.cloud import NODE
 from tests.e2e.hub.node_requests import CONFIG_MAPS, LEASE, NODE_PATH, NODE_PODS
 from tests.e2e.hub.support import HubTestCase
@@ -54,6 +58,45 @@ class RefusedTests(HubTestCase):
         await self.disconnect(cloud, hub)
         for what in ("log", "exec?command=true", "portforward"):
             await kubelet.refused(503, f"{PODS}/web/{what}")
+
+
+class DeletedCollectionTests(HubTestCase):
+    """The deletion of many objects at once."""
+
+    async def test_deleted_objects_are_not_in_the_cache(self) -> None:
+        """Offline, a deleted object is not served; lists are as far as they are known.
+
+        A client that watches has complete lists; one that does not has none until its next list. A
+        dry run changes nothing.
+        """
+        cloud, hub = await self.start()
+        cloud.grant("system:nodes", rule("deletecollection", "", "configmaps"))
+        for name in ("blue", "red"):
+            cloud.add("configmaps", name, "default", labels={"color": name})
+        kubelet, watcher, tester = map(
+            partial(self.client, hub), ("kubelet", "kube-proxy", "coredns")
+        )
+        for client in (kubelet, watcher, tester):
+            listed = await client.get(CONFIG_MAPS)
+        version = listed["metadata"]["resourceVersion"]
+        stream = await watcher.watch(CONFIG_MAPS, resourceVersion=version)
+        red = f"{CONFIG_MAPS}?labelSelector=color%3Dred"
+        dry_run = {"kind": "DeleteOptions", "apiVersion": "v1", "dryRun": ["All"]}
+        for target, body in ((f"{red}&dryRun=All", None), (red, dry_run)):
+            tester.expect(await tester.ask(target, "DELETE", body), 200, "a dry run")
+        for client in (kubelet, watcher):
+            client.expect(await client.ask(red, "DELETE"), 200, "the deletion")
+            cloud.add("configmaps", "red", "default", labels={"color": "red"})
+        cloud.remove("configmaps", "red", "default")
+        await self.eventually(lambda: len(stream.events) == 5, "the watch has all events")
+        await self.settled(hub)
+        await self.disconnect(cloud, hub)
+        self.assertEqual(names(await tester.get(CONFIG_MAPS)), ["blue", "red"])
+        self.assertEqual(names(await watcher.get(CONFIG_MAPS)), ["blue"])
+        await watcher.refused(404, f"{CONFIG_MAPS}/red")
+        await kubelet.refused(404, CONFIG_MAPS)
+        await kubelet.refused(503, f"{CONFIG_MAPS}/red")
+        await kubelet.get(f"{CONFIG_MAPS}/blue")
 
 
 class KubeletTests(HubTestCase):

@@ -135,6 +135,21 @@ class CacheContract:
         for collection in others:
             self.assertEqual(["a", "b", "c"], (await self.read(Scope(collection))).names)
 
+    async def test_unknown_changes(self):
+        """Lists are incomplete until they are known up to the version of unknown changes."""
+        inside, outside = Scope(PODS, "n"), Scope(PODS, "m")
+        other = PODS._replace(client="kube-proxy")
+        for scope in (Scope(PODS), inside, outside, Scope(other)):
+            self.receive_list(5, pod("a"), scope=scope)
+        self.cache.mark_changed(PODS.client, PODS.resource, "n", "7")
+        self.cache.advance(Scope(PODS), "5", "6")
+        self.assertFalse((await self.read()).complete)
+        self.assertFalse((await self.read(inside)).complete)
+        self.assertTrue((await self.read(outside)).complete)
+        self.assertTrue((await self.read(Scope(other))).complete)
+        self.cache.advance(Scope(PODS), "6", "7")
+        self.assertTrue((await self.read(inside)).complete)
+
     # -- lists ---------------------------------------------------------------------------------
 
     async def test_unknown_lists(self):

@@ -135,6 +135,15 @@ class MemoryCache:
             if collection[:2] == (client, resource):
                 self._remove(collection, namespace, name, version)
 
+    def mark_changed(self, client, resource, namespace, version):
+        """See ``ICache``."""
+        for collection, objects in self._collections.items():
+            if collection[:2] == (client, resource):
+                for scope in objects.listed:
+                    if not namespace or scope.namespace in ("", namespace):
+                        before = objects.whole_from.get(scope, 0)
+                        objects.whole_from[scope] = max(before, int(version))
+
     def advance(self, scope, since, version):
         """See ``ICache``."""
         objects = self._collections.get(scope.collection)

@@ -81,6 +81,21 @@ def remove_object(
     )
 
 
+def mark_changed(client: str, resource: str, namespace: str, version: str) -> Statements:
+    """Return the write that makes lists of a resource incomplete below ``version``."""
+    within = (
+        "collection IN (SELECT id FROM collections WHERE client = ? AND resource = ?)"
+        " AND (? = '' OR namespace IN ('', ?))"
+    )
+    values = client, resource, namespace, namespace
+    known = version_of(version)
+    if isinstance(known, int):
+        change = f"UPDATE scopes SET whole_from = max(whole_from, ?) WHERE {within}"
+        return Statements((change, (known, *values)))
+    # The version cannot be compared, so only a list makes them complete.
+    return Statements((f"DELETE FROM scopes WHERE {within}", values))
+
+
 class EvictClients(Write):
     """Evicts the clients for whose component ``caches`` is false; the writer thread calls it."""
 

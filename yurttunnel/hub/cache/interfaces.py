@@ -166,6 +166,13 @@ class ICache(Interface):
         removed.
         """
 
+    def mark_changed(client: str, resource: str, namespace: str, version: str) -> None:
+        """Record that unknown changes of a client's objects have version ``version`` or later.
+
+        Lists of them are incomplete until they are known up to that version; if it is not a number,
+        until they are listed again.
+        """
+
     def advance(scope: Scope, since: str, version: str) -> None:
         """Record that a watch of a scope has reported all changes up to ``version``.
 

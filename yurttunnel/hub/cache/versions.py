@@ -28,6 +28,12 @@ def version_of(text: str) -> Version:
     return text
 
 
+def successor(text: str) -> str:
+    """Return the lowest version that is newer than one; a text has none, and is returned."""
+    version = version_of(text)
+    return str(version + 1) if isinstance(version, int) else text
+
+
 def is_older(one: Version, other: Version) -> bool:
     """Return whether ``one`` is older than ``other``; false if they cannot be compared."""
     return isinstance(one, int) and isinstance(other, int) and one < other

@@ -90,6 +90,43 @@ class ListCacher:
             listing.abandon()
 
 
+class DeletedListCacher:
+    """Reads the response to a deletecollection: the objects as they were before the deletion.
+
+    Calls ``on_deleted`` with each object, and ``on_end`` with the version of the list if it has
+    any. Some of the objects may still exist, with finalizers or a grace period.
+    """
+
+    def __init__(
+        self,
+        reader: IListReader,
+        on_deleted: Callable[[Item], object],
+        on_end: Callable[[str], object],
+    ) -> None:
+        self._reader = reader
+        self._on_deleted = on_deleted
+        self._on_end = on_end
+        self._is_empty = True
+
+    def read(self, data: bytes) -> Sequence[Item]:
+        """Process the next piece; return the items that it completes."""
+        items = self._reader.feed(data)
+        for item in items:
+            self._is_empty = False
+            self._on_deleted(item)
+        return items
+
+    def end(self) -> ListMeta:
+        """Process the end; return the metadata of the list."""
+        meta = self._reader.finish()
+        if not self._is_empty:
+            self._on_end(meta.version)
+        return meta
+
+    def abandon(self) -> None:
+        """Do nothing: the listed objects have been deleted."""
+
+
 class WatchCacher:
     """Caches the events of a watch of a scope; ``cache`` is ``None`` if nothing is cached.
 

@@ -40,7 +40,7 @@ from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.cached_response import CachedResponse
 from yurttunnel.hub.forwarding.cached_watches import CachedWatches
 from yurttunnel.hub.forwarding.repeatable_body import RepeatableBody
-from yurttunnel.hub.forwarding.responses import ResponseHandler, ResponsePlan
+from yurttunnel.hub.forwarding.responses import DELETIONS, ResponseHandler, ResponsePlan
 from yurttunnel.hub.forwarding.token_reviews import TokenReviews
 from yurttunnel.hub.interfaces import IOffline
 from yurttunnel.hub.request.accept import json_only
@@ -315,7 +315,7 @@ class Forwarding(relay.Forwarding):
         if status >= 502 and self._server is not None:
             self._forwarder.health.suspect(self._server)
         if self._plan is not None:
-            if self._call.request.verb == "delete" and self._is_dry_deletion():
+            if self._call.request.verb in DELETIONS and self._is_dry_deletion():
                 self._plan.client = ""
             fields, source = self._forwarder.responses.body(
                 self._plan, head, fields, upstream, self.exchange.abort

@@ -19,6 +19,7 @@ from yurttunnel.http.interfaces import IBodySink, IBodySource
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import ICache, IIncomingList, Scope
 from yurttunnel.hub.cache.selectors import PODS, scope_of
+from yurttunnel.hub.cache.versions import successor
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.bodies import (
     Decompressor,
@@ -32,6 +33,7 @@ from yurttunnel.hub.forwarding.bodies import (
 from yurttunnel.hub.forwarding.caching import (
     MAX_BUFFERED_DOCUMENTS,
     MAX_ITEM,
+    DeletedListCacher,
     DocumentCacher,
     IAbandonable,
     ICacher,
@@ -60,6 +62,9 @@ from yurttunnel.ops.log import RateLimitedLog
 # Statuses are integers here, because an enum lookup costs as much as a function call.
 _CACHEABLE_STATUSES = frozenset({200, 201, 202})
 """The statuses of responses that contain the requested object."""
+
+DELETIONS = frozenset({"delete", "deletecollection"})
+"""The verbs whose responses remove objects from the cache."""
 
 MAX_VIEW = 1024
 """Maximum length of a view, the part of a field selector that cannot be evaluated here. Nothing
@@ -136,8 +141,8 @@ class ResponseHandler:
 
     def _decide(self, call: HubCall) -> bool:
         request = call.request
-        if request.verb == "delete" and not request.subresource:
-            # A deletion removes the cached object.
+        if request.verb in DELETIONS and not request.subresource:
+            # A deletion removes the cached objects.
             request = replace(request, verb="update")
         return _is_cacheable(call.exchange.head) and self._policy.caches(call.caller, request)
 
@@ -207,6 +212,20 @@ class ResponseHandler:
             plan.client, str(request.resource), request.namespace, request.name, version
         )
 
+    def _on_listed_deleted(self, plan: ResponsePlan, item: Item) -> None:
+        """Remove a listed object of a deletecollection, unless it has changed since."""
+        resource = str(plan.call.request.resource)
+        self._cache.remove_object(
+            plan.client, resource, item.namespace, item.name, successor(item.version)
+        )
+
+    def _on_all_deleted(self, plan: ResponsePlan, version: str) -> None:
+        """Record that objects have changed after ``version``, at which they were deleted."""
+        request = plan.call.request
+        self._cache.mark_changed(
+            plan.client, str(request.resource), request.namespace, successor(version)
+        )
+
     def _target(self, plan: ResponsePlan, content_type: bytes) -> _Target | None:
         """Return how a response is read and cached, ``None`` if its form is not known here.
 
@@ -269,6 +288,12 @@ class ResponseHandler:
             cacher = events = WatchCacher(reader, cache, scope, should_cache, initial, since)
             if change is not None:
                 wrap_sink = changed_watch(events, codec, change)
+        elif request.verb == "deletecollection":
+            cacher = DeletedListCacher(
+                codec.list_reader(MAX_ITEM),
+                partial(self._on_listed_deleted, plan),
+                partial(self._on_all_deleted, plan),
+            )
         else:
             on_deleted = partial(self._on_deleted, plan) if request.verb == "delete" else None
             cacher = one = ObjectCacher(codec, cache, scope.collection, should_cache, on_deleted)
