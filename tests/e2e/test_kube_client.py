@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 from OpenSSL import SSL
 from twisted.internet import reactor, ssl
+from twisted.internet._resolver import GAIResolver
 from twisted.internet.defer import Deferred
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
@@ -25,6 +26,7 @@ from twisted.web.resource import Resource as Page
 from twisted.web.server import NOT_DONE_YET, Site
 
 from tests.logged import Logged
+from yurttunnel.kube import client as client_module
 from yurttunnel.kube.client import KubeClient
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import FileCredentials
@@ -294,6 +296,24 @@ class KubeClientTests(TestCase):
         watching.addErrback(lambda failure: None)
         watching.cancel()
         await self.api.watching[0]
+
+    async def test_a_silent_address_of_several(self):
+        """After a call without a response, the next one dials another address of the name."""
+        self.patch(client_module, "CALL_SECONDS", 0.5)
+        silent = socket.create_server(("127.0.0.2", self.port))
+        self.addCleanup(silent.close)
+        known = [
+            (socket.AF_INET, socket.SOCK_STREAM, 0, "", (address, self.port))
+            for address in ("127.0.0.2", "127.0.0.1")
+        ]
+        previous = reactor.installNameResolver(GAIResolver(reactor, getaddrinfo=lambda *_: known))
+        self.addCleanup(reactor.installNameResolver, previous)
+        client = self.client("api.example", server_name="api.example", token="secret")
+        calls = [client.get(NODES, name) for name in ("n1", "n2")]
+        for call in calls:
+            await self.assertFailure(call, ApiUnreachable)
+        self.patch(client_module, "CALL_SECONDS", 30.0)
+        await client.get(NODES, "n1")
 
     async def test_refused_connection(self):
         """The error of an unreachable API has its address."""

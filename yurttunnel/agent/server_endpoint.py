@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, TCP6ClientEndpoint
+from twisted.internet.endpoints import TCP6ClientEndpoint
 from twisted.internet.interfaces import (
-    IAddress,
-    IHostnameResolver,
-    IHostResolution,
     IProtocol,
     IProtocolFactory,
-    IReactorPluggableNameResolver,
     IReactorTime,
-    IResolutionReceiver,
     IStreamClientEndpoint,
 )
 from twisted.python.failure import Failure
@@ -23,6 +17,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.tunnel.host_names import to_ascii
+from yurttunnel.tunnel.named_endpoint import named_endpoint
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 
@@ -64,52 +59,6 @@ class TimeoutEndpoint:
         )
 
 
-@implementer(IResolutionReceiver)
-class _RotatedAddresses:
-    """Passes the addresses of a name on to ``receiver``, the first ``skip`` of them last."""
-
-    def __init__(self, receiver: IResolutionReceiver, skip: int) -> None:
-        self.resolutionBegan = receiver.resolutionBegan
-        self._receiver = receiver
-        self._skip = skip
-        self._addresses: list[IAddress] = []
-
-    def addressResolved(self, address: IAddress) -> None:
-        """Store an address."""
-        self._addresses.append(address)
-
-    def resolutionComplete(self) -> None:
-        """Pass the addresses on."""
-        first = self._skip % max(1, len(self._addresses))
-        for address in self._addresses[first:] + self._addresses[:first]:
-            self._receiver.addressResolved(address)
-        self._receiver.resolutionComplete()
-
-
-@implementer(IReactorPluggableNameResolver, IHostnameResolver)
-class _RotatingReactor:
-    """``reactor``, with a resolver that moves the first ``skip()`` addresses of a name to the end.
-
-    Twisted's ``HostnameEndpoint`` always returns the first connection, also if the server there
-    then does not respond, or is not the right one.
-    """
-
-    def __init__(self, reactor: IReactor, skip: Callable[[], int]) -> None:
-        self._reactor = reactor
-        self._skip = skip
-        self.nameResolver = self
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._reactor, name)
-
-    def resolveHostName(
-        self, resolutionReceiver: IResolutionReceiver, *args: Any, **kwargs: Any
-    ) -> IHostResolution:
-        """See ``IHostnameResolver``."""
-        receiver = _RotatedAddresses(resolutionReceiver, self._skip())
-        return self._reactor.nameResolver.resolveHostName(receiver, *args, **kwargs)
-
-
 def server_endpoint(
     reactor: IReactor, host: str, port: int, skip: Callable[[], int] = lambda: 0
 ) -> TimeoutEndpoint:
@@ -122,10 +71,6 @@ def server_endpoint(
         # The endpoint for names would dial the address without its zone, which has no route.
         endpoint = TCP6ClientEndpoint(reactor, host, port, CONNECT_TIMEOUT)
     else:
-        endpoint = HostnameEndpoint(
-            *(_RotatingReactor(reactor, skip), to_ascii(host), port),
-            timeout=CONNECT_TIMEOUT,
-            attemptDelay=0.25,
-        )
+        endpoint = named_endpoint(reactor, to_ascii(host), port, CONNECT_TIMEOUT, skip)
     tuned = TunedEndpoint(endpoint, tune_session_socket)
     return TimeoutEndpoint(reactor, tuned, CONNECT_TIMEOUT, join_authority(host, port))

@@ -84,7 +84,8 @@ class KubeClient:
     """Sends requests to the API of ``configuration``; call :meth:`close` at the end.
 
     ``endpoint`` makes the connections, by default over TCP and TLS. ``program`` is the product in
-    ``User-Agent``, by which yurthub distinguishes its clients.
+    ``User-Agent``, by which yurthub distinguishes its clients. The first ``skip`` addresses of the
+    API's name are dialed last, and one more after calls that failed.
     """
 
     def __init__(
@@ -93,12 +94,13 @@ class KubeClient:
         configuration: KubeConfiguration,
         endpoint: IStreamClientEndpoint | None = None,
         program: str = "yurttunnel",
+        skip: int = 0,
     ) -> None:
         self._reactor = reactor
         self._configuration = configuration
         self._prefix = urlsplit(configuration.host).path
         self._program = f"{program}/{__version__}".encode("ascii")
-        self._api = ApiEndpoint(reactor, configuration, self._drop_connections)
+        self._api = ApiEndpoint(reactor, configuration, self._drop_connections, skip)
         self._endpoint = endpoint or self._api
         # Connections of an earlier generation are not reused.
         self._generation = object()
@@ -239,7 +241,7 @@ class KubeClient:
         self, seconds: float, what: str, work: Coroutine[Any, Any, _Result]
     ) -> _Result:
         """Await ``work`` with a timeout, and convert all connection errors to one type."""
-        kind = ApiUnreachable
+        kind, skip = ApiUnreachable, self._api.skip
         try:
             return await Deferred.fromCoroutine(work).addTimeout(seconds, self._reactor)
         except DeferredTimeout:
@@ -248,6 +250,9 @@ class KubeClient:
             kind, problem = type(error), str(error)
         except _CONNECTION_ERRORS as error:
             problem = described(error)
+        # Calls that fail together skip one address of the API's name, not one each.
+        if self._api.skip == skip:
+            self._api.skip += 1
         # Other idle connections are probably dead, too, and each would cost another call.
         self._drop_connections()
         raise kind(f"{what}: {problem}")

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, load_pem_priv
 from OpenSSL import SSL
 from twisted.internet import ssl
 from twisted.internet.defer import Deferred
-from twisted.internet.endpoints import HostnameEndpoint, wrapClientTLS
+from twisted.internet.endpoints import wrapClientTLS
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,
     IProtocol,
@@ -26,6 +26,7 @@ from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.responses import described
 from yurttunnel.tunnel.host_names import to_ascii
+from yurttunnel.tunnel.named_endpoint import named_endpoint
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
@@ -57,14 +58,19 @@ class ApiEndpoint:
     """Connects to the API of ``configuration``.
 
     ``rotated()`` is called when the authorities or the credentials have changed, so that
-    connections have to be replaced.
+    connections have to be replaced. The first ``skip`` addresses of the API's name are dialed last.
     """
 
     _log = Logger()
 
     def __init__(
-        self, reactor: IReactor, configuration: KubeConfiguration, rotated: Callable[[], object]
+        self,
+        reactor: IReactor,
+        configuration: KubeConfiguration,
+        rotated: Callable[[], object],
+        skip: int,
     ) -> None:
+        self.skip = skip
         self._reactor = reactor
         self._configuration = configuration
         self._rotated = rotated
@@ -98,7 +104,9 @@ class ApiEndpoint:
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
         """Connect a protocol of ``protocolFactory``."""
-        tcp = HostnameEndpoint(self._reactor, self._host, self._port, timeout=CONNECT_SECONDS)
+        tcp = named_endpoint(
+            self._reactor, self._host, self._port, CONNECT_SECONDS, lambda: self.skip
+        )
         tuned = TunedEndpoint(tcp, tune_api_socket)
         if not self._secure:
             return tuned.connect(protocolFactory)

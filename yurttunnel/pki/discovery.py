@@ -21,7 +21,6 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.internet.interfaces import IStreamClientEndpoint
 
 from yurttunnel.kube.client import KubeClient
@@ -38,6 +37,7 @@ from yurttunnel.pki.credentials import (
     certificates_to_pem,
     pin_of,
 )
+from yurttunnel.tunnel.named_endpoint import named_endpoint
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.tls import TLSEndpoint
 
@@ -88,15 +88,15 @@ def parse_pin(text: str) -> str:
 
 
 async def discover(
-    reactor: IReactor, server: str, token: BootstrapToken, pins: Collection[str]
+    reactor: IReactor, server: str, token: BootstrapToken, pins: Collection[str], skip: int = 0
 ) -> Authorities:
     """Return the authorities of the cluster whose API is at the URL ``server``.
 
     Without ``pins``, every holder of the token is trusted. Raises :class:`DiscoveryFailed`; both
-    requests have the deadline of :class:`KubeClient`.
+    requests have the deadline of :class:`KubeClient`, and dial the first ``skip`` addresses last.
     """
     anonymous = KubeClient(
-        reactor, _anonymous_configuration(server, ()), _unverified(reactor, server)
+        reactor, _anonymous_configuration(server, ()), _unverified(reactor, server, skip)
     )
     kubeconfig = _verified_kubeconfig(await _cluster_info(anonymous), token)
     authorities = _authorities_in(kubeconfig)
@@ -108,7 +108,9 @@ async def discover(
             " this may be another cluster, somebody may impersonate the API, or"
             " --discovery-token-ca-cert-hash is wrong"
         )
-    verified = KubeClient(reactor, _anonymous_configuration(server, pinned or authorities))
+    verified = KubeClient(
+        reactor, _anonymous_configuration(server, pinned or authorities), skip=skip
+    )
     if _verified_kubeconfig(await _cluster_info(verified), token) != kubeconfig:
         raise DiscoveryFailed(
             f"{server}: cluster-info differs when it is read over a verified connection: somebody"
@@ -204,11 +206,11 @@ def _from_base64(text: str) -> bytes:
         raise ValueError(str(error)) from None
 
 
-def _unverified(reactor: IReactor, server: str) -> IStreamClientEndpoint:
+def _unverified(reactor: IReactor, server: str, skip: int) -> IStreamClientEndpoint:
     """Return an endpoint for an API over TLS without verification.
 
     It is for data that is authenticated by its signature.
     """
     host, port = address_of(server)
-    tcp = HostnameEndpoint(reactor, host, port, timeout=CONNECT_SECONDS)
+    tcp = named_endpoint(reactor, host, port, CONNECT_SECONDS, lambda: skip)
     return TLSEndpoint(reactor, UnverifiedConnections(host, b"http/1.1"), tcp)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from pathlib import Path
 
 from twisted.internet import reactor
 from twisted.internet.defer import Deferred
@@ -12,7 +14,7 @@ from twisted.internet.error import ConnectionRefusedError
 from tests.e2e.hub.clients import JSON, NodeClient
 from tests.e2e.hub.cloud import Cloud
 from tests.e2e.hub.programs import Hub
-from tests.e2e.support import EndToEndTestCase
+from tests.e2e.support import EndToEndTestCase, which
 
 JOIN_FLAGS = ("--bootstrap", "--join")
 """The prefixes of flags that define how a hub joins."""
@@ -49,6 +51,20 @@ class HubTestCase(EndToEndTestCase):
         await hub.ready()
         await self.wait_for_state(hub, online=True)
         return hub
+
+    def name_with_a_silent_address(self, cloud: Cloud) -> tuple[str, tuple[str, ...]]:
+        """Return the URL of the first server by a name, and the prefix of programs that resolve it.
+
+        The first address of the name accepts connections and never responds.
+        """
+        port = cloud.servers[0].port
+        silent = socket.create_server(("::1", port), family=socket.AF_INET6)
+        self.addCleanup(silent.close)
+        hosts = Path(self.directory, "hosts")
+        hosts.write_text("::1 kubernetes\n127.0.0.1 kubernetes\n")
+        mount = f'{which("mount")} --bind {hosts} /etc/hosts && exec "$@"'
+        prefix = (which("unshare"), "--mount", "sh", "-c", mount, "sh")
+        return f"https://kubernetes:{port}", prefix
 
     async def start(self, *extra: str, **options) -> tuple[Cloud, Hub]:
         """Start a cloud and the hub of a node."""

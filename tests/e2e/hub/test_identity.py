@@ -70,6 +70,17 @@ class IdentityTests(HubTestCase):
         self.assertIn("openyurt:yurthub", " ".join(cloud.signer.signed))
         self.assertNotIn(TOKEN.partition(".")[2], hub.log)
 
+    async def test_a_node_joins_through_a_name_with_a_silent_address(self) -> None:
+        """The attempt after one that had no response dials another address of the API's name."""
+        cloud = await self.start_cloud()
+        self.publish(cloud)
+        url, prefix = self.name_with_a_silent_address(cloud)
+        flags = (*self.joining(cloud), "--server-addr", url)
+        hub = self.make_hub(cloud, *flags, prefix=prefix)
+        hub.start()
+        await hub.ready(100)
+        await self.wait_for_state(hub, online=True)
+
     async def test_certificates_are_renewed_and_nobody_notices(self) -> None:
         """Requests and watches continue across renewals."""
         cloud = await self.start_cloud()

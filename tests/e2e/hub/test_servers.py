@@ -85,3 +85,10 @@ class ServerTests(HubTestCase):
         self.assertLess(watch.seconds(), READ_SECONDS)
         self.assertGreater(second.accepted, 0)
         first.start()
+
+    async def test_a_silent_address_of_several_is_left(self) -> None:
+        """An address that accepts connections and never responds is not dialed first for ever."""
+        cloud = await self.start_cloud()
+        url, prefix = self.name_with_a_silent_address(cloud)
+        hub = await self.start_hub(cloud, "--server-addr", url, prefix=prefix)
+        self.client(hub).expect(await self.client(hub).ask(NODE_PATH), 200, NODE_PATH)

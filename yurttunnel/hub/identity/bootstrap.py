@@ -59,15 +59,16 @@ class Bootstrap:
         self._token = token
         self._tried_with_token.clear()
 
-    async def credentials(self, server: str) -> FileCredentials:
+    async def credentials(self, server: str, skip: int) -> FileCredentials:
         """Return the credentials for the API server at the URL ``server``; load the authorities.
 
-        Raises :class:`NotIssued` if something is missing.
+        The first ``skip`` addresses of the server's name are dialed last. Raises
+        :class:`NotIssued` if something is missing.
         """
         if self._uses_kubelet(server):
             return self._kubelet_credentials()
         token = self._token or await self._token_in_file()
-        await self._find_authorities(server, token)
+        await self._find_authorities(server, token, skip)
         return FileCredentials(token=token.bearer)
 
     def remove_credentials(self) -> None:
@@ -144,11 +145,11 @@ class Bootstrap:
             raise NotIssued(f"--bootstrap-file: {error}") from None
         return token
 
-    async def _find_authorities(self, server: str, token: BootstrapToken) -> None:
+    async def _find_authorities(self, server: str, token: BootstrapToken, skip: int) -> None:
         settings = self._settings
         if settings.pins or settings.skips_pins:
             try:
-                found = await discover(self._reactor, server, token, settings.pins)
+                found = await discover(self._reactor, server, token, settings.pins, skip)
             except DiscoveryFailed as error:
                 raise NotIssued(str(error)) from None
             self._authorities.trust(found)

@@ -57,11 +57,11 @@ class HubIssuer:
         if self._bootstrap is None and not own.is_usable:
             on_waiting("the node's client certificate is needed first")
             await own.when_ready()
-        first = self._next_server % len(self._servers)
+        skip, first = divmod(self._next_server, len(self._servers))
         self._next_server += 1
         servers = [*self._servers[first:], *self._servers[:first]]
-        credentials = await self._credentials(servers[0])
-        client, *others = clients = [self._client(server, credentials) for server in servers]
+        credentials = await self._credentials(servers[0], skip)
+        client, *others = clients = [self._client(server, credentials, skip) for server in servers]
         clock: IReactorTime = self._reactor
         issuer = ClusterIssuer(clock, client, self._signer, self._usages, others)
         try:
@@ -70,11 +70,11 @@ class HubIssuer:
             for each in clients:
                 await each.close()
 
-    def _client(self, server: str, credentials: FileCredentials) -> KubeClient:
+    def _client(self, server: str, credentials: FileCredentials, skip: int) -> KubeClient:
         configuration = KubeConfiguration(server, "default", self._authorities.pem, credentials)
-        return KubeClient(self._reactor, configuration)
+        return KubeClient(self._reactor, configuration, skip=skip)
 
-    async def _credentials(self, server: str) -> FileCredentials:
+    async def _credentials(self, server: str, skip: int) -> FileCredentials:
         own = self._own()
         issued = own.current if own.is_usable else None
         trusted = self._authorities.current
@@ -87,7 +87,7 @@ class HubIssuer:
                 return _presenting(issued)
         if bootstrap is None:
             raise NotIssued("the node's client certificate is needed first")
-        return await bootstrap.credentials(server)
+        return await bootstrap.credentials(server, skip)
 
 
 def _presenting(issued: IssuedCertificate) -> FileCredentials:

@@ -13,7 +13,6 @@ from typing import NamedTuple
 from OpenSSL import SSL
 from twisted.internet.defer import CancelledError, Deferred, fail
 from twisted.internet.defer import TimeoutError as DeferredTimeout
-from twisted.internet.endpoints import HostnameEndpoint
 from twisted.python.failure import Failure
 
 from yurttunnel.http.client import ClientConnection
@@ -27,6 +26,7 @@ from yurttunnel.kube.client import HEAD_LIMITS
 from yurttunnel.pki.contexts import ClientContexts
 from yurttunnel.pki.tls_errors import problem_with_api
 from yurttunnel.tunnel import tls
+from yurttunnel.tunnel.named_endpoint import named_endpoint
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
@@ -141,7 +141,9 @@ class Connections:
 
     async def _make(self, key: ConnectionKey) -> ClientConnection:
         server = key.server
-        tcp = HostnameEndpoint(self._reactor, server.host, server.port, timeout=CONNECT_SECONDS)
+        tcp = named_endpoint(
+            self._reactor, server.host, server.port, CONNECT_SECONDS, lambda: server.skip
+        )
         tuned = TunedEndpoint(tcp, tune_api_socket)
         endpoint = tls.TLSEndpoint(self._reactor, key.contexts.creator(server.host), tuned)
         return await open_connection(

@@ -107,6 +107,8 @@ class ServerHealth(Reconciler):
             self._succeeded()
         else:
             self._successes = 0
+            # A name may have an address that accepts connections and then does not respond.
+            self.server.skip += 1
             self._set_state(State.UNHEALTHY)
         return self.problem is None
 

@@ -21,6 +21,8 @@ class Server:
     healthy: bool = False
     authority: bytes = field(init=False)
     """The value of ``Host``."""
+    skip: int = field(default=0, init=False)
+    """The number of failed checks, and so of the addresses of ``host`` that are dialed last."""
 
     def __post_init__(self) -> None:
         self.authority = join_authority(self.host, self.port).encode("ascii")
