@@ -262,6 +262,9 @@ class LostServerTests(World):
             self.connections.refuses[server] = RequestFailed(502, "refused")
         self.send_request(PODS, KUBELET)
         self.assertEqual([(200, b"from the cache")], self.client_responses())
+        [line] = [line for line in self.lines if "although they are healthy" in line]
+        self.assertIn(f"kubelet (list {PODS.partition('?')[0]})", line)
+        self.assertIn("refused", line)
 
     def test_servers_that_fail(self):
         """Each server to which a request could not be sent is checked at once."""

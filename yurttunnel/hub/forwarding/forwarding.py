@@ -51,6 +51,7 @@ from yurttunnel.hub.upstream.connections import Connections
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.servers import Balancer, Server
 from yurttunnel.ops.flags import duration
+from yurttunnel.ops.log import RateLimitedLog
 
 SLOW_SECONDS = 2.0
 """How long a response may take before its server is checked; a check takes at most two seconds."""
@@ -101,6 +102,7 @@ class Forwarder:
         self.offline = offline
         settings = relay.RelaySettings(response_timeout=RESPONSE_TIMEOUT)
         self.relay = relay.Relay(clock, settings)
+        self.limited = RateLimitedLog(clock, _log)
         self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
 
     def forward(self, call: HubCall, change: Change | None = None) -> None:
@@ -154,6 +156,8 @@ class Forwarding(relay.Forwarding):
     # Whether the response is a watch, which does not end by itself.
     _is_watch = False
     _client_timer: IDelayedCall | None = None
+    # Why the last attempt has failed.
+    _failure = ""
 
     def __init__(
         self, forwarder: Forwarder, call: HubCall, change: Change | None, owner: str | None
@@ -265,6 +269,7 @@ class Forwarding(relay.Forwarding):
         if is_of_server:
             self._forwarder.slow.discard(self)
             self.stop()
+            self._failure = text
             if self._server is not None:
                 self._forwarder.health.suspect(self._server)
         if is_of_server and self._is_repeatable():
@@ -384,7 +389,17 @@ class Forwarding(relay.Forwarding):
 
     def _no_server_left(self) -> None:
         """Serve the request locally; never a 404 while the cloud may be reachable."""
-        if self._forwarder.health.online and self._call.request.verb in _CACHEABLE_VERBS:
+        is_online = self._forwarder.health.online
+        if is_online and self._failure:
+            self._forwarder.limited.warn(
+                "no API server has responded to {component} ({verb} {path}), although they are"
+                " healthy; the cache responds if it can: {failure}",
+                component=self._call.caller.component,
+                verb=self._call.request.verb,
+                path=self._call.request.path,
+                failure=self._failure,
+            )
+        if is_online and self._call.request.verb in _CACHEABLE_VERBS:
             _ = self._respond_if_cached().addCallback(self._send_unreachable)
         else:
             self._serve_offline()
