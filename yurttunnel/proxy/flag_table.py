@@ -174,7 +174,8 @@ SYNC_PERIOD = Flag(
     Group.STEERING,
     flags.positive_duration,
     "Longest time between two checks of rules and sockets. Changes, including those that others"
-    " make to the rules, are handled sooner.",
+    " make to the rules, are handled sooner; the latter not with legacy iptables, which does not"
+    " count them.",
     default="30s",
 )
 MIN_SYNC_PERIOD = Flag(
