@@ -54,13 +54,11 @@ class CachedWatches:
         caller, request = call.caller, call.request
         if request.verb not in ("list", "watch"):
             return True
-        is_configured, caches = (
-            self._policy.is_configured(caller),
-            self._policy.caches(caller, request),
-        )
+        is_configured = self._policy.is_configured(caller)
+        caches = self._policy.caches(caller, request)
         if not (is_configured or caches):
             return True
-        state, earlier = self._state(caller, request), _state(caches, 0)
+        state, earlier = _state(caches, self._cache.replacements), _state(caches, 0)
         if request.verb == "list":
             # Without its state, a list counts as one of an earlier run.
             if is_configured or state != earlier:
