@@ -54,6 +54,8 @@ class ParseTests(SynchronousTestCase):
             "65536=edge-1/a:80",
             "a b:1=edge-1/a:80",
             "9000=edge 1/a:80",
+            "9000=edge_1/a:80",
+            "9000=localhost/a:80",
             "9000=edge-1/a:80/x",
             "9000=edge-1/::1:80",
             "127.0.0.1=edge-1/a:80",

@@ -14,6 +14,7 @@ from yurttunnel.http.authority import (
     split_authority,
     strip_port,
 )
+from yurttunnel.pki.names import BadIdentity, check_cluster_node_name
 from yurttunnel.server.frontends.calls import (
     DialingConnection,
     DialingFactory,
@@ -75,8 +76,11 @@ def parse_forward(text: str) -> Forward:
     try:
         listen_host, listen_port = parse_listen(listen)
         host, port = split_authority(target)
-        return Forward(text, listen_host, listen_port, strip_port(node), host, port)
-    except BadAuthority as error:
+        node = strip_port(node)
+        if parse_address(node) is None:
+            check_cluster_node_name(node)
+        return Forward(text, listen_host, listen_port, node, host, port)
+    except (BadAuthority, BadIdentity) as error:
         raise ValueError(f"{text!r} is not a forward: {error}; {_SYNTAX}") from None
 
 
