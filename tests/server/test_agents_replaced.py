@@ -79,10 +79,14 @@ class ReplacementTests(ListenerTests):
 
     def test_second_agent(self):
         """A second agent of a node replaces the first, which gets the reason, and waits."""
+        reported = []
+        self.listener.on_interrupted.append(lambda node, reason: reported.append((node, reason)))
         first = self.connected()
         second = self.connected(process=b"b" * 16)
         self.assertEqual([Code.REPLACED], [code for code, _ in first.ends])
         self.assertTrue(self.serving(second))
+        text = "another agent has connected as this node; is it running twice?"
+        self.assertEqual([("edge-1", text)], reported)
 
     def test_restarted_agent(self):
         """A restarted agent ends its predecessor's streams with SESSION_LOST."""

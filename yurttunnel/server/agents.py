@@ -137,7 +137,8 @@ class AgentListener(Factory):
         self.on_ended: list[Callable[[str, str], object]] = []
         """Callbacks for each session that has ended, with the name of its node and the reason."""
         self.on_interrupted: list[Callable[[str, str], object]] = []
-        """Callbacks for each node whose session has lost its connection, with the reason."""
+        """Callbacks for each node whose session has lost its connection, or was taken over by
+        another agent, with the reason."""
         self.on_closing: list[Callable[[Code, str], object]] = []
         """Callbacks that end what else shares the port, together with the sessions."""
 
@@ -376,7 +377,10 @@ class AgentListener(Factory):
         elif tunnel.connected:
             # Perhaps two agents run as this node; the agent that gets this code waits before it
             # reconnects.
-            tunnel.close(Code.REPLACED, "another agent of the node has connected")
+            text = "another agent has connected as this node; is it running twice?"
+            tunnel.close(Code.REPLACED, text)
+            for callback in self.on_interrupted:
+                callback(replaced.node, text)
         else:
             tunnel.close(Code.SESSION_LOST, RESTARTED)
 
