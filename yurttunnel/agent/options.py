@@ -14,14 +14,13 @@ from yurttunnel.agent.policy import NO_DEFAULT, Pattern, parse_pattern
 from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
 from yurttunnel.http.authority import Address, join_authority, parse_address
 from yurttunnel.kube.loading import SERVICE_ACCOUNT
-from yurttunnel.ops import flags
+from yurttunnel.ops import flags, tunnel_flags
 from yurttunnel.ops.default_directories import state_directory
-from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE, bundle_path
-from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
+from yurttunnel.ops.diagnose.flags import COMMON_TABLE, bundle_path
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch, flags_in
 from yurttunnel.ops.help import Example
-from yurttunnel.ops.options import CONFIG, KLOG_FLAGS, KLOG_SWITCHES, CommandOptions, FlagMissing
+from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions, FlagMissing
 from yurttunnel.ops.own_addresses import formatted_addresses, own_addresses, source_address
-from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
 from yurttunnel.pki.identity import (
     Identifiers,
     parse_identifiers,
@@ -69,14 +68,6 @@ def _api_address(text: str) -> str:
     """Parse the address of the API, with or without its scheme."""
     host, port = flags.host_port(text.strip().removeprefix("https://"), API_PORT)
     return f"https://{join_authority(host, port)}"
-
-
-def _label(text: str) -> str:
-    """Parse a name that must be a single DNS label, such as a namespace."""
-    name = flags.host(text)
-    if "." in name or ":" in name:
-        raise ValueError(f"{text!r} is not the name of a namespace")
-    return name
 
 
 def _pattern(text: str) -> Pattern | None:
@@ -154,7 +145,7 @@ CERT_DIR = Flag(
 NAMESPACE = Flag(
     "namespace",
     Group.CLUSTER,
-    _label,
+    flags.namespace,
     "Namespace of the Service x-tunnel-server-svc. [default: kube-system]",
 )
 
@@ -236,27 +227,10 @@ ALLOW_DESTINATION = Repeated(
 )
 
 TABLE: tuple[Entry, ...] = (
-    STANDALONE,
-    NODE_NAME,
-    NODE_IP,
-    TUNNELSERVER_ADDR,
-    SERVER_CONNECTIONS,
-    KUBE_CONFIG,
-    APISERVER_ADDR,
-    CERT_DIR,
-    NAMESPACE,
-    AGENT_IDENTIFIERS,
-    STATE_DIR,
-    JOIN_TOKEN_FILE,
-    JOIN_TOKEN,
-    RESUME_WINDOW,
-    DRAIN_TIMEOUT,
-    TRANSPORT,
-    META_HOST,
-    META_PORT,
-    ALLOW_DESTINATION,
-    CONFIG,
-    *DIAGNOSE_TABLE,
+    *flags_in(globals()),
+    tunnel_flags.DRAIN_TIMEOUT,
+    tunnel_flags.TRANSPORT,
+    *COMMON_TABLE,
 )
 
 
@@ -330,8 +304,8 @@ class Options(CommandOptions[Settings]):
             allowed_destinations=tuple(each for each in patterns if each is not None),
             keep_default_destinations=None not in patterns,
             resume_window=self.value(RESUME_WINDOW),
-            drain_timeout=self.value(DRAIN_TIMEOUT),
-            transport=self.value(TRANSPORT),
+            drain_timeout=self.value(tunnel_flags.DRAIN_TIMEOUT),
+            transport=self.value(tunnel_flags.TRANSPORT),
             meta_host=self.optional_value(META_HOST, loopback),
             meta_port=self.value(META_PORT),
         )

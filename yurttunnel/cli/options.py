@@ -59,13 +59,6 @@ PROGRAM = Flag(
 )
 
 
-def _label(text: str) -> str:
-    """Parse the name of a namespace."""
-    if "." in (name := flags.host(text)) or ":" in name:
-        raise ValueError(f"{text!r} is not the name of a namespace")
-    return name
-
-
 IN_CLUSTER = Switch(
     "in-cluster",
     Group.CLUSTER,
@@ -77,7 +70,7 @@ IN_CLUSTER = Switch(
 NAMESPACE = Flag(
     "namespace",
     Group.CLUSTER,
-    _label,
+    flags.namespace,
     "Namespace of the servers.",
     default="kube-system",
     short="n",

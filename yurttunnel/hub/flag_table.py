@@ -8,9 +8,8 @@ from ipaddress import IPv4Address, IPv4Network
 from yurttunnel.http.authority import Address, join_authority
 from yurttunnel.hub.settings import BootstrapMode, LoadBalancing
 from yurttunnel.ops import flags
-from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
-from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated
-from yurttunnel.ops.options import CONFIG
+from yurttunnel.ops.diagnose.flags import COMMON_TABLE
+from yurttunnel.ops.flag_table import Flag, Group, Repeated, flags_in
 from yurttunnel.pki.certificate_template import HUB_ADDRESS, HUB_ADDRESS_6
 from yurttunnel.pki.discovery import BootstrapToken, parse_pin
 from yurttunnel.pki.names import check_cluster_node_name
@@ -116,22 +115,9 @@ def _pins(text: str) -> frozenset[str]:
     return frozenset(map(parse_pin, flags.items(text)))
 
 
-def _organizations(text: str) -> tuple[str, ...]:
-    """Parse a comma-separated list of organizations."""
-    return tuple(dict.fromkeys(flags.items(text)))
-
-
 def _filters(text: str) -> frozenset[str]:
     """Parse a comma-separated list of filters, or ``*``."""
     return frozenset(flags.items(text))
-
-
-def _label(text: str) -> str:
-    """Parse a name that must be a single DNS label, such as the name of a namespace."""
-    name = flags.host(text)
-    if "." in name or ":" in name:
-        raise ValueError(f"{text!r} is not the name of a namespace")
-    return name
 
 
 NODE_NAME = Flag(
@@ -164,20 +150,6 @@ DISK_CACHE_PATH = Flag(
 )
 WORKING_MODE = Flag(
     "working-mode", Group.BASICS, _working_mode, "edge is the only supported mode.", default="edge"
-)
-BIND_ADDRESS = Flag(
-    "bind-address",
-    Group.BASICS,
-    flags.listening_address,
-    "Address of --serve-port.",
-    default="127.0.0.1",
-)
-SERVE_PORT = Flag(
-    "serve-port",
-    Group.BASICS,
-    flags.port,
-    "Port for operators: health, metrics, the status page, new join tokens.",
-    default="10267",
 )
 BIND_PROXY_ADDRESS = Flag(
     "bind-proxy-address",
@@ -227,10 +199,24 @@ DUMMY_IF_IP = Flag(
     " than the default, the certificate for pods has to be approved manually (kubectl certificate"
     f" approve). [default: {HUB_ADDRESS}, or {HUB_ADDRESS_6} if --bind-proxy-address is IPv6]",
 )
+BIND_ADDRESS = Flag(
+    "bind-address",
+    Group.BASICS,
+    flags.listening_address,
+    "Address of --serve-port.",
+    default="127.0.0.1",
+)
+SERVE_PORT = Flag(
+    "serve-port",
+    Group.BASICS,
+    flags.port,
+    "Port for operators: health, metrics, the status page, new join tokens.",
+    default="10267",
+)
 NAMESPACE = Flag(
     "namespace",
     Group.CLUSTER,
-    _label,
+    flags.namespace,
     "Namespace of the ConfigMap yurt-hub-cfg.",
     default="kube-system",
 )
@@ -281,7 +267,7 @@ SKIP_PINS = Flag(
 HUB_CERT_ORGANIZATIONS = Flag(
     "hub-cert-organizations",
     Group.TRUST,
-    _organizations,
+    flags.distinct_items,
     "Comma-separated additional organizations for the certificate. The tunnel's server approves"
     " them if the node already has them; otherwise use kubectl certificate approve.",
 )
@@ -298,6 +284,37 @@ KUBELET_CA_FILE = Flag(
     flags.path,
     "With --bootstrap-mode=kubeletcertificate: the cluster's authorities.",
     default="/etc/kubernetes/pki/ca.crt",
+)
+MAX_REQUESTS = Flag(
+    "max-requests-in-flight",
+    Group.LIMITS,
+    _limit,
+    "Maximum number of concurrent requests, not counting watches; more are rejected with 429. The"
+    " limit applies to clients on the node. Pods with their own network have the same limit"
+    " together, and each of them may use as much as it leaves free for the others. 0 is no limit.",
+    default="250",
+)
+MAX_WATCHES = Flag(
+    "max-watches",
+    Group.LIMITS,
+    _limit,
+    "Maximum number of concurrent watches, likewise. 0 is no limit.",
+    default="1000",
+)
+MIN_REQUEST_TIMEOUT = Flag(
+    "min-request-timeout",
+    Group.LIMITS,
+    flags.positive_duration,
+    "Minimum duration of a watch without timeoutSeconds that is served from the cache.",
+    default="30m",
+)
+CACHE_MAX_BYTES = Flag(
+    "cache-max-bytes",
+    Group.LIMITS,
+    _bytes,
+    "Maximum size of the cache on disk: bytes, or with Ki, Mi, Gi. Half of it is reserved for the"
+    " node's own components.",
+    default="2Gi",
 )
 LB_MODE = Flag(
     "lb-mode",
@@ -342,37 +359,6 @@ KUBELET_GRACE = Flag(
     "If the kubelet sends nothing for this long, its Lease is no longer renewed, so that the"
     " cloud notices.",
     default="40s",
-)
-MAX_REQUESTS = Flag(
-    "max-requests-in-flight",
-    Group.LIMITS,
-    _limit,
-    "Maximum number of concurrent requests, not counting watches; more are rejected with 429. The"
-    " limit applies to clients on the node. Pods with their own network have the same limit"
-    " together, and each of them may use as much as it leaves free for the others. 0 is no limit.",
-    default="250",
-)
-MAX_WATCHES = Flag(
-    "max-watches",
-    Group.LIMITS,
-    _limit,
-    "Maximum number of concurrent watches, likewise. 0 is no limit.",
-    default="1000",
-)
-MIN_REQUEST_TIMEOUT = Flag(
-    "min-request-timeout",
-    Group.LIMITS,
-    flags.positive_duration,
-    "Minimum duration of a watch without timeoutSeconds that is served from the cache.",
-    default="30m",
-)
-CACHE_MAX_BYTES = Flag(
-    "cache-max-bytes",
-    Group.LIMITS,
-    _bytes,
-    "Maximum size of the cache on disk: bytes, or with Ki, Mi, Gi. Half of it is reserved for the"
-    " node's own components.",
-    default="2Gi",
 )
 OFFLINE_TOKEN_PLACEHOLDERS = Flag(
     "offline-token-placeholders",
@@ -419,45 +405,4 @@ DUMP_CACHE = Flag(
     " secrets.",
 )
 
-TABLE: tuple[Entry, ...] = (
-    NODE_NAME,
-    SERVER_ADDR,
-    ROOT_DIR,
-    DISK_CACHE_PATH,
-    WORKING_MODE,
-    BIND_PROXY_ADDRESS,
-    PROXY_PORT,
-    PROXY_SECURE_PORT,
-    ENABLE_DUMMY_IF,
-    DUMMY_IF_NAME,
-    DUMMY_IF_IP,
-    BIND_ADDRESS,
-    SERVE_PORT,
-    NAMESPACE,
-    NODEPOOL_NAME,
-    BOOTSTRAP_MODE,
-    BOOTSTRAP_FILE,
-    JOIN_TOKEN,
-    DISCOVERY_PINS,
-    SKIP_PINS,
-    HUB_CERT_ORGANIZATIONS,
-    KUBELET_CERTIFICATE,
-    KUBELET_CA_FILE,
-    MAX_REQUESTS,
-    MAX_WATCHES,
-    MIN_REQUEST_TIMEOUT,
-    CACHE_MAX_BYTES,
-    LB_MODE,
-    HEARTBEAT_INTERVAL,
-    HEARTBEAT_TIMEOUT,
-    HEARTBEAT_RETRY,
-    HEARTBEAT_THRESHOLD,
-    KUBELET_GRACE,
-    OFFLINE_TOKEN_PLACEHOLDERS,
-    ENABLE_RESOURCE_FILTER,
-    DISABLED_FILTERS,
-    POOL_TOPOLOGY,
-    DUMP_CACHE,
-    CONFIG,
-    *DIAGNOSE_TABLE,
-)
+TABLE = (*flags_in(globals()), *COMMON_TABLE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -65,6 +65,14 @@ class Switch:
 
 
 Entry = Flag[object] | Repeated[object] | Switch
+
+
+def flags_in(module: Mapping[str, object]) -> tuple[Entry, ...]:
+    """Return the flags that a module, given by its ``globals()``, has declared so far, in order.
+
+    Flags of other modules are imported with their module, or they would be among them.
+    """
+    return tuple(each for each in module.values() if isinstance(each, Flag | Repeated | Switch))
 
 
 def by_group(table: Sequence[Entry]) -> dict[Group, list[Entry]]:

@@ -105,6 +105,11 @@ def items(text: str) -> list[str]:
     return [item.strip() for item in text.split(",") if item.strip()]
 
 
+def distinct_items(text: str) -> tuple[str, ...]:
+    """Parse a comma-separated list, which may be empty, without duplicates."""
+    return tuple(dict.fromkeys(items(text)))
+
+
 class OneOf(Generic[Value]):
     """The parser for one of several texts, ``choices``, each of which stands for a value."""
 
@@ -155,6 +160,14 @@ def host(text: str) -> str:
     """
     name = parse_host(text.strip())
     return name if "%" in name else str(canonical_host(name))
+
+
+def namespace(text: str) -> str:
+    """Parse the name of a namespace: a single DNS label."""
+    name = host(text)
+    if "." in name or ":" in name:
+        raise ValueError(f"{text!r} is not the name of a namespace")
+    return name
 
 
 def address(text: str) -> Address:

@@ -7,9 +7,8 @@ from ipaddress import ip_network
 
 from yurttunnel.kube.configuration import BadKubeConfiguration, checked_host
 from yurttunnel.ops import flags
-from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
-from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
-from yurttunnel.ops.options import CONFIG
+from yurttunnel.ops.diagnose.flags import COMMON_TABLE
+from yurttunnel.ops.flag_table import Flag, Group, Switch, flags_in
 from yurttunnel.pki.names import check_cluster_node_name
 from yurttunnel.proxy.settings import BackEnd, Mode
 from yurttunnel.proxy.state.virtual_services import Network
@@ -70,14 +69,20 @@ HOSTNAME_OVERRIDE = Flag(
     "Name of this node, as its kubelet registers it. [default: $NODE_NAME, or the host name]",
     variable="NODE_NAME",
 )
-STATE_DIR = Flag(
-    "state-dir",
-    Group.OPERATION,
+MODE = Flag(
+    "mode",
+    Group.BASICS,
+    flags.member(Mode),
+    "How connections are forwarded: user, by this process; kernel, by the kernel with nftables;"
+    " auto, by the kernel if it is supported.",
+    default="auto",
+)
+SERVICES_FILE = Flag(
+    "services-file",
+    Group.BASICS,
     flags.path,
-    "Directory for the socket that the command yurttunnel uses to query this proxy, for example"
-    " /run/yurtproxy; created with mode 0700. [default: $RUNTIME_DIRECTORY, which systemd sets for"
-    " a unit with RuntimeDirectory=; without either there is no socket]",
-    variable="RUNTIME_DIRECTORY",
+    "JSON or YAML file with Services and EndpointSlices, reloaded when it changes. The API is"
+    " then not used unless --kubeconfig or --master is given.",
 )
 KUBE_CONFIG = Flag(
     "kubeconfig",
@@ -94,21 +99,6 @@ MASTER = Flag(
     " which this proxy itself would have to serve first. Behind a hub use http://127.0.0.1:10261;"
     " nothing else is needed.",
 )
-SERVICES_FILE = Flag(
-    "services-file",
-    Group.BASICS,
-    flags.path,
-    "JSON or YAML file with Services and EndpointSlices, reloaded when it changes. The API is"
-    " then not used unless --kubeconfig or --master is given.",
-)
-MODE = Flag(
-    "mode",
-    Group.BASICS,
-    flags.member(Mode),
-    "How connections are forwarded: user, by this process; kernel, by the kernel with nftables;"
-    " auto, by the kernel if it is supported.",
-    default="auto",
-)
 PROXY_BACKEND = Flag(
     "proxy-backend",
     Group.STEERING,
@@ -124,20 +114,6 @@ BIND_ADDRESS = Flag(
     "Address of the proxy's own ports: 0.0.0.0 or :: for all addresses of both families; with"
     " --proxy-backend none also a loopback address.",
     default="0.0.0.0",
-)
-HEALTHZ_BIND_ADDRESS = Flag(
-    "healthz-bind-address",
-    Group.OPERATION,
-    lambda text: _listener(HEALTH_PORT, text),
-    "Address and port of /healthz and /livez, for load balancers; empty to disable.",
-    default=f"0.0.0.0:{HEALTH_PORT}",
-)
-METRICS_BIND_ADDRESS = Flag(
-    "metrics-bind-address",
-    Group.OPERATION,
-    lambda text: _listener(METRICS_PORT, text),
-    "Address and port for operators: metrics, the status page, readiness.",
-    default=f"127.0.0.1:{METRICS_PORT}",
 )
 PROXY_PORT_RANGE = Flag(
     "proxy-port-range",
@@ -215,6 +191,20 @@ UDP_FIRST_TIMEOUT = Flag(
     "The same until the endpoint has answered once.",
     default="5s",
 )
+HEALTHZ_BIND_ADDRESS = Flag(
+    "healthz-bind-address",
+    Group.OPERATION,
+    lambda text: _listener(HEALTH_PORT, text),
+    "Address and port of /healthz and /livez, for load balancers; empty to disable.",
+    default=f"0.0.0.0:{HEALTH_PORT}",
+)
+METRICS_BIND_ADDRESS = Flag(
+    "metrics-bind-address",
+    Group.OPERATION,
+    lambda text: _listener(METRICS_PORT, text),
+    "Address and port for operators: metrics, the status page, readiness.",
+    default=f"127.0.0.1:{METRICS_PORT}",
+)
 DRAIN_TIMEOUT = Flag(
     "drain-timeout",
     Group.OPERATION,
@@ -222,29 +212,14 @@ DRAIN_TIMEOUT = Flag(
     "How long connections may continue when their Service is removed or the proxy stops.",
     default="30s",
 )
-
-TABLE: tuple[Entry, ...] = (
-    HOSTNAME_OVERRIDE,
-    MODE,
-    SERVICES_FILE,
-    KUBE_CONFIG,
-    MASTER,
-    PROXY_BACKEND,
-    BIND_ADDRESS,
-    PROXY_PORT_RANGE,
-    NODEPORT_ADDRESSES,
-    MASQUERADE_ALL,
-    CLUSTER_CIDR,
-    SYNC_PERIOD,
-    MIN_SYNC_PERIOD,
-    REMOVE_RULES,
-    CLEANUP,
-    UDP_TIMEOUT,
-    UDP_FIRST_TIMEOUT,
-    HEALTHZ_BIND_ADDRESS,
-    METRICS_BIND_ADDRESS,
-    DRAIN_TIMEOUT,
-    STATE_DIR,
-    CONFIG,
-    *DIAGNOSE_TABLE,
+STATE_DIR = Flag(
+    "state-dir",
+    Group.OPERATION,
+    flags.path,
+    "Directory for the socket that the command yurttunnel uses to query this proxy, for example"
+    " /run/yurtproxy; created with mode 0700. [default: $RUNTIME_DIRECTORY, which systemd sets for"
+    " a unit with RuntimeDirectory=; without either there is no socket]",
+    variable="RUNTIME_DIRECTORY",
 )
+
+TABLE = (*flags_in(globals()), *COMMON_TABLE)

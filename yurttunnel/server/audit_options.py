@@ -9,7 +9,7 @@ from typing import Any
 from twisted.python import usage
 
 from yurttunnel.ops import flags
-from yurttunnel.ops.flag_table import Entry, Flag, Group
+from yurttunnel.ops.flag_table import Flag, Group, flags_in
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.server.audit_sinks import AuditSettings
 
@@ -62,7 +62,7 @@ AUDIT_LOG_MAXBACKUP = Flag(
     f"Number of rotated files to keep, 0 for all. [default: {DEFAULT_MAX_BACKUP}]",
 )
 
-AUDIT_TABLE: tuple[Entry, ...] = (AUDIT_LOG_PATH, AUDIT_LOG_MAXSIZE, AUDIT_LOG_MAXBACKUP)
+AUDIT_TABLE = flags_in(globals())
 
 
 def audit_settings(options: CommandOptions[Any]) -> AuditSettings | None:

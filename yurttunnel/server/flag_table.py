@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from ipaddress import IPv4Address, IPv6Address
 
-from yurttunnel.ops import flags
-from yurttunnel.ops.diagnose.flags import DIAGNOSE_TABLE
-from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
-from yurttunnel.ops.options import CONFIG
-from yurttunnel.ops.tunnel_flags import DRAIN_TIMEOUT, TRANSPORT
+from yurttunnel.ops import flags, tunnel_flags
+from yurttunnel.ops.diagnose.flags import COMMON_TABLE
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch, flags_in
 from yurttunnel.pki.kubelets import KubeletVerification
-from yurttunnel.pki.names import BadIdentity, check_node_name
+from yurttunnel.pki.names import check_node_name
 from yurttunnel.server.audit_options import AUDIT_TABLE
 from yurttunnel.server.endpoints import Endpoint, parse_endpoint
 from yurttunnel.server.frontends.admission import parse_permission
@@ -28,33 +26,12 @@ def _connect_endpoint(text: str) -> tuple[str, Endpoint]:
     return f"--connect-endpoint {text}", parse_endpoint(text)
 
 
-def _node_name(text: str) -> str:
-    """Parse the name of a node."""
-    try:
-        return check_node_name(text)
-    except BadIdentity as reason:
-        raise ValueError(str(reason)) from None
-
-
 def _lifetime(text: str) -> float:
     """Parse a duration of at least one second."""
     seconds = flags.duration(text)
     if seconds < 1:
         raise ValueError(f"{text!r} is too short: give at least one second")
     return seconds
-
-
-def _callers(text: str) -> tuple[str, ...]:
-    """Parse a comma-separated list of names in certificates, which may be empty."""
-    return tuple(dict.fromkeys(flags.items(text)))
-
-
-def _label(text: str) -> str:
-    """Parse a name that must be a single DNS label, such as a namespace."""
-    name = flags.host(text)
-    if "." in name:
-        raise ValueError(f"{text!r} is not the name of a namespace")
-    return name
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -74,20 +51,6 @@ STANDALONE = Switch(
     " nodes are the connected agents.",
 )
 
-ACCEPT_COMMON_AGENT_CERTIFICATES = Switch(
-    "accept-common-agent-certificates",
-    Group.TRUST,
-    "Accept agents with certificates of yurttunnel 1.2. These all have the name"
-    " tunnel-agent-client, so one node can impersonate another. Use it only during a migration.",
-)
-
-CLEANUP_IPTABLES = Switch(
-    "cleanup-iptables",
-    Group.STEERING,
-    "Remove all firewall rules of the tunnel server, including those of yurttunnel 1.2, from this"
-    " machine and exit.",
-)
-
 STATE_DIR = Flag(
     "state-dir",
     Group.BASICS,
@@ -97,54 +60,26 @@ STATE_DIR = Flag(
     " /var/lib/yurttunnel-server/state for root, else ~/.local/state/yurttunnel/server]",
 )
 
-KUBE_CONFIG = Flag(
-    "kube-config",
-    Group.CLUSTER,
-    flags.path,
-    "Kubeconfig with the address of the Kubernetes API and the credentials for it. [default: the"
-    " service account of the pod]",
+FORWARD = Repeated(
+    "forward",
+    Group.BASICS,
+    parse_forward,
+    "Forward TCP connections to a target behind an agent: LISTEN=NODE/HOST:PORT, for example"
+    " 127.0.0.1:9000=edge-1/127.0.0.1:80; repeatable. LISTEN is ADDRESS:PORT, or PORT on the"
+    " loopback address. IPv6 addresses are written in brackets. The agent must allow the target"
+    " (its --allow-destination).",
 )
 
-NAMESPACE = Flag(
-    "namespace",
-    Group.CLUSTER,
-    _label,
-    "Namespace of the server's own objects: its Services, its Leases and yurt-tunnel-server-cfg.",
-    default="kube-system",
-)
-
-CERT_DIR = Flag(
-    "cert-dir",
-    Group.CLUSTER,
-    flags.path,
-    "Directory for the certificates that the cluster issues.",
-    default="/var/lib/yurttunnel-server/pki",
-)
-
-CLUSTER_DOMAIN = Flag(
-    "cluster-domain",
-    Group.CLUSTER,
-    flags.host,
-    "DNS domain of the cluster.",
-    default="cluster.local",
-)
-
-ALLOWED_CALLERS = Flag(
-    "allowed-callers",
-    Group.TRUST,
-    _callers,
-    "Comma-separated common names of kube-apiserver's kubelet client certificates. kube-apiserver"
-    " acts on behalf of others, so for it the connection alone determines the node, never a header"
-    " field. All other callers, also those with a bearer token, select the node by header fields"
-    " and need permission in the cluster (nodes/proxy).",
-    default=",".join(DEFAULT_ALLOWED_CALLERS),
-)
-
-CLIENT_CA_FILE = Flag(
-    "client-ca-file",
-    Group.TRUST,
-    flags.path,
-    "File with further authorities whose client certificates are accepted on --secure-port.",
+CONNECT_ENDPOINT = Repeated(
+    "connect-endpoint",
+    Group.BASICS,
+    _connect_endpoint,
+    "Serve HTTP CONNECT clients on this endpoint; repeatable. unix:PATH (mode 0660, or"
+    " :mode=600), tcp:PORT or tcp6:PORT (loopback, or :interface=ADDRESS, for IPv6"
+    " :interface=[ADDRESS]), ssl:PORT (callers need a certificate of the server's authority, such"
+    " as client.crt in --state-dir, or set :privateKey=FILE:certKey=FILE:caCerts=FILE), or"
+    " systemd:domain=UNIX:name=NAME for a socket from systemd.",
+    once_each=True,
 )
 
 BIND_ADDRESS = Flag(
@@ -196,6 +131,70 @@ META_PORT = Flag(
     flags.port,
     "Port that serves /healthz, /readyz, /metrics and /agents.",
     default="10265",
+)
+
+ACCEPT_COMMON_AGENT_CERTIFICATES = Switch(
+    "accept-common-agent-certificates",
+    Group.TRUST,
+    "Accept agents with certificates of yurttunnel 1.2. These all have the name"
+    " tunnel-agent-client, so one node can impersonate another. Use it only during a migration.",
+)
+
+CLEANUP_IPTABLES = Switch(
+    "cleanup-iptables",
+    Group.STEERING,
+    "Remove all firewall rules of the tunnel server, including those of yurttunnel 1.2, from this"
+    " machine and exit.",
+)
+
+KUBE_CONFIG = Flag(
+    "kube-config",
+    Group.CLUSTER,
+    flags.path,
+    "Kubeconfig with the address of the Kubernetes API and the credentials for it. [default: the"
+    " service account of the pod]",
+)
+
+NAMESPACE = Flag(
+    "namespace",
+    Group.CLUSTER,
+    flags.namespace,
+    "Namespace of the server's own objects: its Services, its Leases and yurt-tunnel-server-cfg.",
+    default="kube-system",
+)
+
+CERT_DIR = Flag(
+    "cert-dir",
+    Group.CLUSTER,
+    flags.path,
+    "Directory for the certificates that the cluster issues.",
+    default="/var/lib/yurttunnel-server/pki",
+)
+
+CLUSTER_DOMAIN = Flag(
+    "cluster-domain",
+    Group.CLUSTER,
+    flags.host,
+    "DNS domain of the cluster.",
+    default="cluster.local",
+)
+
+ALLOWED_CALLERS = Flag(
+    "allowed-callers",
+    Group.TRUST,
+    flags.distinct_items,
+    "Comma-separated common names of kube-apiserver's kubelet client certificates. kube-apiserver"
+    " acts on behalf of others, so for it the connection alone determines the node, never a header"
+    " field. All other callers, also those with a bearer token, select the node by header fields"
+    " and need permission in the cluster (nodes/proxy).",
+    default=",".join(DEFAULT_ALLOWED_CALLERS),
+)
+
+CLIENT_CA_FILE = Flag(
+    "client-ca-file",
+    Group.TRUST,
+    flags.path,
+    "File with further authorities whose client certificates are accepted on --secure-port.",
 )
 
 KUBELET_VERIFY = Flag(
@@ -276,31 +275,9 @@ NODE_CERTIFICATE_LIFETIME = Flag(
 REVOKE_NODE = Flag(
     "revoke-node",
     Group.TRUST,
-    _node_name,
+    check_node_name,
     "With --standalone: revoke the certificates of this node in --state-dir and exit. A server"
     " that runs on the same directory closes the node's session.",
-)
-
-CONNECT_ENDPOINT = Repeated(
-    "connect-endpoint",
-    Group.BASICS,
-    _connect_endpoint,
-    "Serve HTTP CONNECT clients on this endpoint; repeatable. unix:PATH (mode 0660, or"
-    " :mode=600), tcp:PORT or tcp6:PORT (loopback, or :interface=ADDRESS, for IPv6"
-    " :interface=[ADDRESS]), ssl:PORT (callers need a certificate of the server's authority, such"
-    " as client.crt in --state-dir, or set :privateKey=FILE:certKey=FILE:caCerts=FILE), or"
-    " systemd:domain=UNIX:name=NAME for a socket from systemd.",
-    once_each=True,
-)
-
-FORWARD = Repeated(
-    "forward",
-    Group.BASICS,
-    parse_forward,
-    "Forward TCP connections to a target behind an agent: LISTEN=NODE/HOST:PORT, for example"
-    " 127.0.0.1:9000=edge-1/127.0.0.1:80; repeatable. LISTEN is ADDRESS:PORT, or PORT on the"
-    " loopback address. IPv6 addresses are written in brackets. The agent must allow the target"
-    " (its --allow-destination).",
 )
 
 ALLOW_CONNECT = Repeated(
@@ -325,40 +302,10 @@ MIDDLEWARE = Repeated(
 )
 
 TABLE: tuple[Entry, ...] = (
-    STANDALONE,
-    STATE_DIR,
-    FORWARD,
-    CONNECT_ENDPOINT,
-    BIND_ADDRESS,
-    TUNNEL_AGENT_CONNECT_PORT,
-    SECURE_PORT,
-    INSECURE_BIND_ADDRESS,
-    INSECURE_PORT,
-    META_PORT,
-    ACCEPT_COMMON_AGENT_CERTIFICATES,
-    CLEANUP_IPTABLES,
-    KUBE_CONFIG,
-    NAMESPACE,
-    CERT_DIR,
-    CLUSTER_DOMAIN,
-    ALLOWED_CALLERS,
-    CLIENT_CA_FILE,
-    KUBELET_VERIFY,
-    KUBELET_CA,
-    RESPONSE_TIMEOUT,
-    RESUME_WINDOW,
-    RETURN_GRACE,
-    DRAIN_TIMEOUT,
-    TRANSPORT,
-    CERT_DNS_NAMES,
-    CERT_IPS,
-    JOIN_TOKEN_LIFETIME,
-    NODE_CERTIFICATE_LIFETIME,
-    REVOKE_NODE,
-    ALLOW_CONNECT,
-    MIDDLEWARE,
+    tunnel_flags.TRANSPORT,
+    *flags_in(globals()),
+    tunnel_flags.DRAIN_TIMEOUT,
     *AUDIT_TABLE,
     *STEERING_TABLE,
-    CONFIG,
-    *DIAGNOSE_TABLE,
+    *COMMON_TABLE,
 )

@@ -9,7 +9,7 @@ from twisted.logger import Logger
 from twisted.python import usage
 
 from yurttunnel.ops import flags
-from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
+from yurttunnel.ops.flag_table import Flag, Group, Switch, flags_in
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.steering.interception import Match
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT
@@ -24,12 +24,6 @@ def _ports(text: str) -> frozenset[int]:
     if not ports:
         raise ValueError("it is empty: write ports, separated by commas")
     return ports
-
-
-def _unnamed_upgrades(text: str) -> bool:
-    if text not in ("pod", "refuse"):
-        raise ValueError(f"{text!r} is none of these: pod, refuse")
-    return text == "refuse"
 
 
 ENABLE_IPTABLES = Flag(
@@ -51,13 +45,6 @@ IPTABLES_SYNC_PERIOD = Flag(
     default="60",
 )
 
-INTERCEPT_PODS = Switch(
-    "intercept-pods",
-    Group.STEERING,
-    "With --enable-iptables: also redirect connections that this machine forwards, such as those"
-    " of its pods.",
-)
-
 INTERCEPT_MATCH = Flag(
     "intercept-match",
     Group.STEERING,
@@ -65,6 +52,13 @@ INTERCEPT_MATCH = Flag(
     "Which connections are redirected: edge-set matches the addresses of edge nodes; cloud-return"
     " matches ports alone and excludes cloud nodes, like yurttunnel 1.2. [default: edge-set if the"
     " kernel has ipset]",
+)
+
+INTERCEPT_PODS = Switch(
+    "intercept-pods",
+    Group.STEERING,
+    "With --enable-iptables: also redirect connections that this machine forwards, such as those"
+    " of its pods.",
 )
 
 PASSTHROUGH_PORT = Flag(
@@ -103,23 +97,13 @@ DNS_SYNC_PERIOD = Flag(
 UNNAMED_UPGRADES = Flag(
     "unnamed-upgrades",
     Group.STEERING,
-    _unnamed_upgrades,
+    flags.OneOf({"pod": False, "refuse": True}),
     "How the node is chosen for an upgrade whose TLS has no server name. A kube-apiserver without"
     " --kubelet-certificate-authority sends these to nodes that it dials by name. pod uses the pod"
     " in the path; refuse rejects the request. [default: pod]",
 )
 
-STEERING_TABLE: tuple[Entry, ...] = (
-    ENABLE_IPTABLES,
-    IPTABLES_SYNC_PERIOD,
-    INTERCEPT_MATCH,
-    INTERCEPT_PODS,
-    PASSTHROUGH_PORT,
-    PASSTHROUGH_PORTS,
-    ENABLE_DNS_CONTROLLER,
-    DNS_SYNC_PERIOD,
-    UNNAMED_UPGRADES,
-)
+STEERING_TABLE = flags_in(globals())
 
 
 _log = Logger()

@@ -1,4 +1,4 @@
-"""The flags of ``--diagnose``, which all programs share."""
+"""The flags of ``--diagnose``, and all that the programs of a node or a cluster share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from twisted.python import usage
 
 from yurttunnel.ops import flags
 from yurttunnel.ops.flag_table import Entry, Flag, Group, Switch
-from yurttunnel.ops.options import CommandOptions
+from yurttunnel.ops.options import CONFIG, CommandOptions
 
 DIAGNOSE = Switch(
     "diagnose",
@@ -25,7 +25,8 @@ OUTPUT = Flag(
     "With --diagnose: file to write. [default: a name with the time, in the working directory]",
 )
 
-DIAGNOSE_TABLE: tuple[Entry, ...] = (DIAGNOSE, OUTPUT)
+COMMON_TABLE: tuple[Entry, ...] = (CONFIG, DIAGNOSE, OUTPUT)
+"""The last flags of each of these programs."""
 
 
 def bundle_path(options: CommandOptions[Any]) -> Path | None:
