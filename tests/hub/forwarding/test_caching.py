@@ -369,6 +369,28 @@ class CachingTests(World):
             self.respond_json(last)
             self.assertIsNone(self.cached("one"))
 
+    def test_last_finalizer(self):
+        """An update that removes the last finalizer deletes the object, if it was to be deleted."""
+        ending = {"deletionTimestamp": "2025-01-02T00:00:00Z"}
+        for method in (b"PUT", b"PATCH"):
+            for more, version in (
+                ({"finalizers": []}, "7"),
+                (ending | {"deletionGracePeriodSeconds": 30}, "7"),
+                (ending | {"finalizers": ["example.com/wait"]}, "7"),
+                (ending | {"deletionGracePeriodSeconds": 0}, None),
+                (ending, None),
+            ):
+                self.get(obj=pod("one", "7"))
+                changed = pod("one", "7")
+                changed["metadata"] |= more
+                self.send_request(ONE, KUBELET, JSON, method=method, body=b"{}")
+                self.respond_json(changed)
+                self.assertEqual(version, self.cached("one"), (method, more))
+        self.get(obj=pod("one", "9"))
+        self.send_request(ONE, KUBELET, JSON, method=b"PUT", body=b"{}")
+        self.respond_json(changed)
+        self.assertEqual("9", self.cached("one"), "an object that was made again")
+
     def test_deleted_and_made_again(self):
         """A new object with the same name stays."""
         self.get(obj=pod("one", "3"))

@@ -234,11 +234,11 @@ class ObjectTests(SynchronousTestCase):
             ({"deletionGracePeriodSeconds": 0, "finalizers": ["example.com/wait"]}, True),
         ):
             item = {"metadata": meta, "spec": {"finalizers": ["kubernetes"]}}
-            self.assertEqual(held, JSON.is_terminating(compact(item), POD))
+            self.assertEqual((False, held), JSON.deletion(compact(item), POD))
             row = compact({"cells": [], "object": item})
-            self.assertEqual(held, table.is_terminating(row, TypeMeta(META, "Table")))
+            self.assertEqual((False, held), table.deletion(row, TypeMeta(META, "Table")))
         with self.assertRaises(BadBody):
-            JSON.is_terminating(b'{"metadata":{"finalizers":7}}', POD)
+            JSON.deletion(b'{"metadata":{"finalizers":7}}', POD)
 
     def test_held_namespaces(self):
         """A terminating Namespace exists as long as it has finalizers of its own."""
@@ -252,12 +252,12 @@ class ObjectTests(SynchronousTestCase):
         ):
             ending = {"name": "a", "deletionTimestamp": "2025-01-02T00:00:00Z"}
             self.assertEqual(
-                held, JSON.is_terminating(compact({"metadata": ending, "spec": spec}), type)
+                (True, held), JSON.deletion(compact({"metadata": ending, "spec": spec}), type)
             )
             there = {"metadata": {"name": "a"}, "spec": spec}
-            self.assertFalse(JSON.is_terminating(compact(there), type))
+            self.assertEqual((False, False), JSON.deletion(compact(there), type))
         with self.assertRaises(BadBody):
-            JSON.is_terminating(compact({"metadata": ending, "spec": 7}), NAMESPACE)
+            JSON.deletion(compact({"metadata": ending, "spec": 7}), NAMESPACE)
 
     def test_rejected(self):
         """These are not objects."""

@@ -157,14 +157,16 @@ class ObjectTests(SynchronousTestCase):
 
     def test_held(self):
         """A deleted object exists as long as it has a grace period or finalizers."""
-        for more, held in (
-            (b"", False),
-            (field(10, 0), False),
-            (field(9, b"") + field(10, 30), True),
-            (field(10, 0) + field(14, "example.com/wait"), True),
+        for more, deletion in (
+            (b"", (False, False)),
+            (field(10, 0), (False, False)),
+            (field(9, b""), (True, False)),
+            (field(9, b"") + field(10, 0), (True, False)),
+            (field(9, b"") + field(10, 30), (True, True)),
+            (field(10, 0) + field(14, "example.com/wait"), (False, True)),
         ):
             item = field(1, field(1, "a") + field(6, "7") + more) + field(2, field(14, "spec"))
-            self.assertEqual(held, PROTOBUF.is_terminating(item, POD))
+            self.assertEqual(deletion, PROTOBUF.deletion(item, POD))
 
     def test_held_namespaces(self):
         """A terminating Namespace exists as long as it has finalizers of its own."""
@@ -176,7 +178,7 @@ class ObjectTests(SynchronousTestCase):
             (POD, ending, field(1, "kubernetes"), False),
         ):
             item = field(1, field(1, "a") + more) + field(2, spec) + field(3, field(1, "Active"))
-            self.assertEqual(held, PROTOBUF.is_terminating(item, type))
+            self.assertEqual((more == ending, held), PROTOBUF.deletion(item, type))
 
     def test_rejected(self):
         """These are not objects."""

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.hub.cache.interfaces import CachedDocument, Collection, ICache, IIncomingList, Scope
+from yurttunnel.hub.cache.versions import successor
 from yurttunnel.hub.media.interfaces import (
     ICodec,
     IListReader,
@@ -25,6 +26,8 @@ from yurttunnel.kube.protobuf_fields import BadBody
 
 ItemPredicate = Callable[[Item], bool]
 """Returns whether an object may be cached."""
+
+_UPDATES = frozenset({"update", "patch"})
 
 STATUS = "Status"
 """The kind of the object that describes a result, instead of the requested object."""
@@ -223,10 +226,13 @@ def _is_never(body: bytes) -> bool:
 
 
 class ObjectCacher(_Buffering):
-    """Caches an object; for a completed deletion, calls ``on_deleted`` with its version.
+    """Caches the object in the response to ``verb``; after its deletion, calls ``on_deleted``.
 
-    The version is empty if the response is a Status. Otherwise the response has the last state of
-    the object, with the version that watches report for the deletion.
+    The argument is the version below which the object was deleted, empty if the response is a
+    Status. Otherwise the response to a ``delete`` has the last state of the object, with the
+    version that watches report for the deletion. An update that removes the last finalizer deletes
+    the object as well; its response has the version before the deletion
+    (``ShouldDeleteDuringUpdate`` of k8s.io/apiserver pkg/registry/generic/registry/store.go).
     """
 
     _max_size = MAX_ITEM
@@ -237,13 +243,15 @@ class ObjectCacher(_Buffering):
         cache: ICache | None,
         collection: Collection,
         should_cache: ItemPredicate | None,
-        on_deleted: Callable[[str], object] | None = None,
+        verb: str,
+        on_deleted: Callable[[str], object],
     ) -> None:
         self._pieces = []
         self._codec = codec
         self._cache = cache
         self._collection = collection
         self._should_cache = should_cache
+        self._verb = verb
         self._on_deleted = on_deleted
         self.is_recent: Callable[[bytes], bool] = _is_never
         """Returns whether a body need not be parsed."""
@@ -262,14 +270,23 @@ class ObjectCacher(_Buffering):
         cache = self._cache
         if cache is None:
             return meta, body
-        is_status = meta.kind == STATUS
-        if self._on_deleted is not None and (
-            is_status or not self._codec.is_terminating(item.body, meta)
-        ):
-            self._on_deleted("" if is_status else item.version)
-        elif not is_status and (self._should_cache is None or self._should_cache(item)):
+        deleted_below = self._deleted_below(meta, item)
+        if deleted_below is not None:
+            self._on_deleted(deleted_below)
+        elif meta.kind != STATUS and (self._should_cache is None or self._should_cache(item)):
             cache.upsert(self._collection, meta, item)
         return meta, body
+
+    def _deleted_below(self, meta: TypeMeta, item: Item) -> str | None:
+        """Return the argument of ``on_deleted``, ``None`` if the object exists."""
+        if meta.kind == STATUS:
+            return "" if self._verb == "delete" else None
+        if self._verb == "delete":
+            is_pending = self._codec.deletion(item.body, meta).is_pending
+            return None if is_pending else item.version
+        if self._verb in _UPDATES and self._codec.deletion(item.body, meta) == (True, False):
+            return successor(item.version)
+        return None
 
 
 class DocumentCacher(_Buffering):

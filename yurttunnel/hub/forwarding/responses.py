@@ -295,8 +295,10 @@ class ResponseHandler:
                 partial(self._on_all_deleted, plan),
             )
         else:
-            on_deleted = partial(self._on_deleted, plan) if request.verb == "delete" else None
-            cacher = one = ObjectCacher(codec, cache, scope.collection, should_cache, on_deleted)
+            on_deleted = partial(self._on_deleted, plan)
+            cacher = one = ObjectCacher(
+                codec, cache, scope.collection, should_cache, request.verb, on_deleted
+            )
             if change is not None:
                 wrap_sink = changed_object(one, change)
             elif request.verb == "get":

@@ -39,6 +39,19 @@ class Item(NamedTuple):
     body: bytes
 
 
+class Deletion(NamedTuple):
+    """The state of an object's deletion.
+
+    It ``has_begun`` if the object has a ``deletionTimestamp``, and ``is_pending`` as long as the
+    object has a grace period (``deletionGracePeriodSeconds``) or finalizers (``BeforeDelete`` of
+    k8s.io/apiserver pkg/registry/rest/delete.go). A Namespace has more finalizers in its ``spec``
+    (k8s.io/kubernetes pkg/registry/core/namespace/storage/storage.go).
+    """
+
+    has_begun: bool
+    is_pending: bool
+
+
 class ListMeta(NamedTuple):
     """The fields of a list besides its items; ``columns`` are the column definitions of a Table."""
 
@@ -113,14 +126,8 @@ class ICodec(Interface):
         Clients may omit the type of an object; it is then empty.
         """
 
-    def is_terminating(body: bytes, type: TypeMeta) -> bool:
-        """Return whether a deleted item still exists.
-
-        It exists as long as it has a grace period (``deletionGracePeriodSeconds``) or finalizers
-        (``BeforeDelete`` of k8s.io/apiserver pkg/registry/rest/delete.go). A Namespace has more
-        finalizers in its ``spec`` (k8s.io/kubernetes
-        pkg/registry/core/namespace/storage/storage.go).
-        """
+    def deletion(body: bytes, type: TypeMeta) -> Deletion:
+        """Return the state of an item's deletion."""
 
     def object(meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as a complete object; ``columns`` are a Table's, if known."""

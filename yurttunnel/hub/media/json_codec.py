@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import (
+    Deletion,
     ICodec,
     IListReader,
     IListWriter,
@@ -44,9 +45,9 @@ class JsonCodec:
         """Parse one object."""
         return checked(self._shape.object, body.strip(SPACE))
 
-    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether a deleted item still exists."""
-        return checked(lambda item: self._shape.is_terminating(item, type), body)
+    def deletion(self, body: bytes, type: TypeMeta) -> Deletion:
+        """Return the state of an item's deletion."""
+        return checked(lambda item: self._shape.deletion(item, type), body)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as a complete object."""

@@ -6,7 +6,7 @@ import re
 
 import msgspec
 
-from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.interfaces import Deletion, Item, TypeMeta
 from yurttunnel.hub.media.json_text import spaced, text_form
 from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_namespace, is_pod
 
@@ -101,17 +101,18 @@ def ends_initial_events(body: bytes) -> bool:
     return annotations.get(INITIAL_EVENTS_END) == "true"
 
 
-def is_terminating(body: bytes, type: TypeMeta) -> bool:
-    """Return whether a deleted object has a grace period or finalizers."""
+def deletion_of(body: bytes, type: TypeMeta) -> Deletion:
+    """Return the state of an object's deletion."""
     found = _decode_terminating(body)
     meta = found.metadata
     if meta is None:
-        return False
-    if meta.deletion_timestamp and found.spec and is_namespace(type):
+        return Deletion(False, False)
+    has_begun = bool(meta.deletion_timestamp)
+    if has_begun and found.spec and is_namespace(type):
         spec = _decode_namespace_spec(found.spec)
         if spec and spec.finalizers:
-            return True
-    return bool(meta.deletion_grace_period_seconds or meta.finalizers)
+            return Deletion(True, True)
+    return Deletion(has_begun, bool(meta.deletion_grace_period_seconds or meta.finalizers))
 
 
 def item_form(body: bytes) -> bytes:

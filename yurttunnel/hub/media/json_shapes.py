@@ -11,11 +11,11 @@ from typing import Final
 
 import msgspec
 
-from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.interfaces import Deletion, Item, TypeMeta
 from yurttunnel.hub.media.json_objects import (
     decode_object,
+    deletion_of,
     ends_initial_events,
-    is_terminating,
     object_form,
 )
 from yurttunnel.hub.media.json_text import text_form
@@ -73,12 +73,9 @@ class Objects:
         type, item = decode_object(body)
         return checked_type(type, self._transform), item.version, ends_initial_events(body)
 
-    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether a deleted item still exists.
-
-        Raises :class:`msgspec.DecodeError`.
-        """
-        return is_terminating(body, type)
+    def deletion(self, body: bytes, type: TypeMeta) -> Deletion:
+        """Return the state of an item's deletion; raise :class:`msgspec.DecodeError`."""
+        return deletion_of(body, type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return an item as a complete object."""
@@ -154,9 +151,9 @@ class Tables(Objects):
         version = decode_object(shown)[1].version
         return checked_type(type, TABLE), version, ends_initial_events(shown)
 
-    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether the deleted object of a row still exists."""
-        return is_terminating(_shown(body), type)
+    def deletion(self, body: bytes, type: TypeMeta) -> Deletion:
+        """Return the state of the deletion of a row's object."""
+        return deletion_of(_shown(body), type)
 
     def object_form(self, type: TypeMeta, body: bytes, columns: bytes) -> bytes:
         """Return a Table with one row, or a ``Status``."""

@@ -8,6 +8,7 @@ from typing import Final
 from zope.interface import implementer
 
 from yurttunnel.hub.media.interfaces import (
+    Deletion,
     ICodec,
     IListReader,
     IListWriter,
@@ -23,9 +24,9 @@ from yurttunnel.hub.media.protobuf_objects import (
     MEDIA_TYPE,
     bookmark_form,
     decode_item,
+    deletion_of,
     ends_initial_events,
     envelope,
-    is_terminating,
     open_envelope,
 )
 from yurttunnel.kube.protobuf_fields import BadBody, encode_bytes, fields, tag, text
@@ -119,9 +120,9 @@ class ProtobufCodec:
         type, message = open_envelope(body)
         return type, decode_item(message, transformed_type(type, self._transform))
 
-    def is_terminating(self, body: bytes, type: TypeMeta) -> bool:
-        """Return whether a deleted item still exists."""
-        return is_terminating(body, type)
+    def deletion(self, body: bytes, type: TypeMeta) -> Deletion:
+        """Return the state of an item's deletion."""
+        return deletion_of(body, type)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
         """Return an item as a complete object."""

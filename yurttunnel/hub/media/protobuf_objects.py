@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.interfaces import Deletion, Item, TypeMeta
 from yurttunnel.hub.media.kinds import INITIAL_EVENTS_END, UNKNOWN, is_namespace, is_pod
 from yurttunnel.kube.protobuf_fields import (
     VARINT,
@@ -139,18 +139,21 @@ def ends_initial_events(body: bytes) -> bool:
     )
 
 
-def is_terminating(body: bytes, type: TypeMeta) -> bool:
-    """Return whether a deleted object has a grace period or finalizers."""
-    is_ending = False
+def deletion_of(body: bytes, type: TypeMeta) -> Deletion:
+    """Return the state of an object's deletion."""
+    has_begun = is_pending = False
     for outer, start, stop in fields(body, 0, len(body)):
         if outer == METADATA:
             for field, begin, _ in fields(body, start, stop):
-                if field == _FINALIZERS or (field == _GRACE_SECONDS and varint(body, begin)[0] > 0):
-                    return True
-                is_ending = is_ending or field == _DELETION_TIMESTAMP
-        elif outer == _SPEC and is_ending and is_namespace(type):
-            return any(field == _NAMESPACE_FINALIZERS for field, _, _ in fields(body, start, stop))
-    return False
+                has_begun |= field == _DELETION_TIMESTAMP
+                is_pending |= field == _FINALIZERS or (
+                    field == _GRACE_SECONDS and varint(body, begin)[0] > 0
+                )
+        elif outer == _SPEC and has_begun and is_namespace(type):
+            is_pending |= any(
+                field == _NAMESPACE_FINALIZERS for field, _, _ in fields(body, start, stop)
+            )
+    return Deletion(has_begun, is_pending)
 
 
 def bookmark_form(version: str, initial_events_end: bool) -> bytes:
