@@ -149,6 +149,11 @@ class CacheContract:
         self.assertTrue((await self.read(Scope(other))).complete)
         self.cache.advance(Scope(PODS), "6", "7")
         self.assertTrue((await self.read(inside)).complete)
+        self.cache.mark_changed(PODS.client, PODS.resource, "n", "")
+        self.assertFalse((await self.read(inside)).complete)
+        self.assertTrue((await self.read(outside)).complete)
+        self.cache.advance(Scope(PODS), "7", "8")
+        self.assertTrue((await self.read(inside)).complete)
 
     # -- lists ---------------------------------------------------------------------------------
 

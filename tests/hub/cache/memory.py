@@ -142,7 +142,8 @@ class MemoryCache:
                 for scope in objects.listed:
                     if not namespace or scope.namespace in ("", namespace):
                         before = objects.whole_from.get(scope, 0)
-                        objects.whole_from[scope] = max(before, int(version))
+                        since = int(version) if version else objects.listed[scope] + 1
+                        objects.whole_from[scope] = max(before, since)
 
     def advance(self, scope, since, version):
         """See ``ICache``."""

@@ -21,6 +21,7 @@ from tests.hub.forwarding.world import (
     pod_list,
 )
 from tests.hub.request.tokens import service_account_token
+from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.forwarding import responses
 from yurttunnel.hub.forwarding.deferred_parse import SLICE
 from yurttunnel.hub.forwarding.responses import MAX_VIEW
@@ -390,6 +391,20 @@ class CachingTests(World):
         self.send_request(ONE, KUBELET, JSON, method=b"PUT", body=b"{}")
         self.respond_json(changed)
         self.assertEqual("9", self.cached("one"), "an object that was made again")
+
+    def test_deleted_collection_without_a_list(self):
+        """If the response does not name all deleted objects, cached lists may be too long."""
+        scope = Scope(self.collection(), "default")
+        status = {"kind": "Status", "apiVersion": "v1", "status": "Success"}
+        for body in (status, json.dumps(pod_list(pod("one"))).encode()[:-1]):
+            self.list(pod("one"), version="9")
+            self.assertEqual("9", self.successResultOf(self.cache.known_version(scope)))
+            self.send_request(PODS, KUBELET, JSON, method=b"DELETE")
+            self.respond_json(body)
+            self.assertIsNone(self.successResultOf(self.cache.known_version(scope)))
+            self.list(pod("one"), version="10")
+            self.assertEqual("10", self.successResultOf(self.cache.known_version(scope)))
+            self.cache.evict(lambda _: False)
 
     def test_deleted_and_made_again(self):
         """A new object with the same name stays."""

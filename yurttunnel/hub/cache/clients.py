@@ -82,7 +82,7 @@ def remove_object(
 
 
 def mark_changed(client: str, resource: str, namespace: str, version: str) -> Statements:
-    """Return the write that makes lists of a resource incomplete below ``version``."""
+    """Return the write for :meth:`ICache.mark_changed`."""
     within = (
         "collection IN (SELECT id FROM collections WHERE client = ? AND resource = ?)"
         " AND (? = '' OR namespace IN ('', ?))"
@@ -92,8 +92,11 @@ def mark_changed(client: str, resource: str, namespace: str, version: str) -> St
     if isinstance(known, int):
         change = f"UPDATE scopes SET whole_from = max(whole_from, ?) WHERE {within}"
         return Statements((change, (known, *values)))
-    # The version cannot be compared, so only a list makes them complete.
-    return Statements((f"DELETE FROM scopes WHERE {within}", values))
+    later = "UPDATE scopes SET whole_from = max(whole_from, version + 1)"
+    return Statements(
+        (f"{later} WHERE typeof(version) <> 'text' AND {within}", values),
+        (f"DELETE FROM scopes WHERE typeof(version) = 'text' AND {within}", values),
+    )
 
 
 class EvictClients(Write):

@@ -170,7 +170,7 @@ class ICache(Interface):
         """Record that unknown changes of a client's objects have version ``version`` or later.
 
         Lists of them are incomplete until they are known up to that version; if it is not a number,
-        until they are listed again.
+        until they are known up to a newer one than now, or are listed again if theirs is not one.
         """
 
     def advance(scope: Scope, since: str, version: str) -> None:

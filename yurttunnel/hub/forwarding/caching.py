@@ -97,7 +97,8 @@ class DeletedListCacher:
     """Reads the response to a deletecollection: the objects as they were before the deletion.
 
     Calls ``on_deleted`` with each object, and ``on_end`` with the version of the list if it has
-    any. Some of the objects may still exist, with finalizers or a grace period.
+    any. Some of the objects may still exist, with finalizers or a grace period. The version is
+    empty if the list is incomplete, or is a Status.
     """
 
     def __init__(
@@ -127,7 +128,8 @@ class DeletedListCacher:
         return meta
 
     def abandon(self) -> None:
-        """Do nothing: the listed objects have been deleted."""
+        """Record that more objects may have been deleted."""
+        self._on_end("")
 
 
 class WatchCacher:
