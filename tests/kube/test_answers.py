@@ -13,7 +13,7 @@ from tests.logged import Logged
 from yurttunnel.kube import responses
 from yurttunnel.kube.client import CALL_SECONDS, MAX_IDLE, KubeClient
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
-from yurttunnel.kube.endpoints import host_field
+from yurttunnel.kube.endpoints import CONNECT_SECONDS, host_field
 from yurttunnel.kube.errors import (
     ApiError,
     ApiUnreachable,
@@ -291,6 +291,16 @@ class ErrorTests(AnswersTestCase):
         error = self.failureResultOf(self.get(), ApiUnreachable).value
         self.assertIn("GET http://api:8001/prefix/api/v1/nodes/n1: ", str(error))
         self.assertIn("refused", str(error))
+
+    def test_silent_address(self):
+        """A connection that is not established in time fails the call before its own timeout."""
+        self.network.connect = lambda factory: Deferred()
+        asked = self.get()
+        self.clock.advance(CONNECT_SECONDS - 1)
+        self.assertNoResult(asked)
+        self.clock.advance(1)
+        error = self.failureResultOf(asked, ApiUnreachable).value
+        self.assertIn("GET http://api:8001/prefix/api/v1/nodes/n1: no connection", str(error))
 
     def test_deadline(self):
         """A call times out unless head and body arrive in time."""

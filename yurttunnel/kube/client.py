@@ -26,7 +26,7 @@ from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
 from yurttunnel.http.simple_client import Response, send, write_whole_request
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
-from yurttunnel.kube.endpoints import ApiEndpoint, host_field
+from yurttunnel.kube.endpoints import CONNECT_SECONDS, ApiEndpoint, host_field
 from yurttunnel.kube.errors import ApiUnreachable, WatchInterrupted
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.kube.resources import Object, Resource
@@ -329,7 +329,8 @@ class KubeClient:
             raise
 
     def _connect(self, key: object, caller: Hashable) -> Deferred[ClientConnection]:
-        return Deferred.fromCoroutine(open_connection(self._endpoint, self._make_connection))
+        opening = Deferred.fromCoroutine(open_connection(self._endpoint, self._make_connection))
+        return opening.addTimeout(CONNECT_SECONDS, self._reactor).addErrback(_not_connected)
 
     def _make_connection(self) -> ClientConnection:
         connection = _Connection(self._reactor, self._connections.discard)
@@ -354,6 +355,12 @@ class _Connection(HTTPSConnection):
         super().connectionLost(reason)
         self._forget(self)
         self.ended.callback(None)
+
+
+def _not_connected(failure: Failure) -> Failure:
+    if failure.check(DeferredTimeout):
+        return Failure(ApiUnreachable(f"no connection within {CONNECT_SECONDS:g} s"))
+    return failure
 
 
 def _error_text(failure: Failure) -> str:

@@ -31,7 +31,7 @@ from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 
 CONNECT_SECONDS = 15.0
-"""The timeout of connecting."""
+"""The timeout of a connection, including name resolution and the TLS handshake."""
 
 
 def address_of(url: str) -> tuple[str, int]:
