@@ -35,7 +35,6 @@ from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.statistics import (
-    Memory,
     SessionSnapshot,
     TunnelCounters,
     TunnelStats,
@@ -184,7 +183,7 @@ class AgentProcess:
 
 def agent_registry(
     counters: TunnelCounters,
-    memory: Memory,
+    memory: MemoryBudget,
     sessions: Callable[[], Iterable[SessionSnapshot]],
     failed_attempts: Callable[[], int],
 ) -> MetricRegistry:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.error import ConnectionDone
 from twisted.internet.interfaces import IProtocol
@@ -12,7 +11,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.body import NO_BODY_WRITER, BodyError, BodyReader, BodyWriter
-from yurttunnel.http.exchange_side import ExchangeConnection, ExchangeSide
+from yurttunnel.http.exchange_side import ExchangeSide
 from yurttunnel.http.fields import Fields, keeps_alive
 from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
 from yurttunnel.http.head import ResponseHead
@@ -22,6 +21,9 @@ from yurttunnel.http.interfaces import (
     IClientExchange,
     IResponseReceiver,
 )
+
+if TYPE_CHECKING:
+    from yurttunnel.http.client import ClientConnection
 
 
 class _State(enum.Enum):
@@ -43,33 +45,11 @@ class _State(enum.Enum):
 _WAITING, _UNWANTED, _READING, _SWITCHED, _ENDED = _State
 
 
-class RequestingConnection(ExchangeConnection, Protocol):
-    """The interface to the connection that a client exchange uses."""
-
-    def take_body(self, deliver: Callable[[bytes], object]) -> None:
-        """Read the response body; ``deliver`` is called with each piece."""
-
-    def take_whole(self, exchange: ClientExchange, length: int) -> bytes | None:
-        """Return a body of ``length`` bytes if it is complete, and release the connection."""
-
-    def response_complete(self, exchange: ClientExchange) -> None:
-        """Release the connection: the response of ``exchange`` has been read."""
-
-    def hand_over(self, user: IProtocol, transport: Any) -> None:
-        """Make ``user`` the protocol of the connection."""
-
-    def fail(self, text: str) -> None:
-        """Abort the connection and fail the exchange."""
-
-    def abort(self) -> None:
-        """Abort the connection, without notifying the exchange."""
-
-
 @implementer(IClientExchange)
 class ClientExchange(ExchangeSide):
     """One request and its response, on a connection."""
 
-    _connection: RequestingConnection
+    _connection: ClientConnection
     has_body = False
     keeps_alive = False
     """Whether the origin accepts another request after this one."""
@@ -80,7 +60,7 @@ class ClientExchange(ExchangeSide):
 
     def __init__(
         self,
-        connection: RequestingConnection,
+        connection: ClientConnection,
         method: bytes,
         framing: Framing,
         receiver: IResponseReceiver,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.interfaces import IProtocol
 from zope.interface import implementer
@@ -12,11 +12,14 @@ from zope.interface import implementer
 from yurttunnel.http.body import NO_BODY_READER, BodyError, BodyReader, BodyWriter
 from yurttunnel.http.connection import declared_length
 from yurttunnel.http.errors import error_content
-from yurttunnel.http.exchange_side import ExchangeConnection, ExchangeSide
+from yurttunnel.http.exchange_side import ExchangeSide
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.framing import CHUNKED, NO_BODY, UNTIL_CLOSE, Framing, of_length
 from yurttunnel.http.head import REASONS, RequestHead, format_response_head
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IBodySource, IExchange
+
+if TYPE_CHECKING:
+    from yurttunnel.http.server_connection import ServerConnection
 
 
 class _State(enum.Enum):
@@ -36,45 +39,6 @@ class _State(enum.Enum):
 _WAITING, _BODY, _SWITCHED, _ENDED = _State
 
 
-class RespondingConnection(ExchangeConnection, Protocol):
-    """The interface to the connection that a server exchange uses."""
-
-    secure: bool
-
-    def take_body(
-        self,
-        reader: BodyReader,
-        deliver: Callable[[bytes], object],
-        complete: Callable[[], object],
-    ) -> None:
-        """Read the request body: pass each piece to ``deliver``, then call ``complete``."""
-
-    def body_requested(self) -> None:
-        """Restart the body timeout: the client was told to send the body that it held back."""
-
-    def persists(self, exchange: ServerExchange) -> bool:
-        """Return whether another request may follow ``exchange``, whose response begins now."""
-
-    def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
-        """Continue with the next request or close: the response of ``exchange`` was written."""
-
-    def respond_and_close(
-        self,
-        status: int,
-        text: str,
-        head: RequestHead | None,
-        headers: Iterable[tuple[str, str]],
-        in_status_line: bool,
-    ) -> None:
-        """Send an error response, and close."""
-
-    def switch(self, response: bytes, protocol: IProtocol, isolated: bool) -> None:
-        """Send ``response``, and hand the connection over to ``protocol``."""
-
-    def abort(self) -> None:
-        """Abort the connection."""
-
-
 @implementer(IExchange)
 class ServerExchange(ExchangeSide):
     """The exchange that a server connection creates for each request.
@@ -85,7 +49,7 @@ class ServerExchange(ExchangeSide):
     origin.
     """
 
-    _connection: RespondingConnection
+    _connection: ServerConnection
     head_sent = False
     status = 0
     failure = ""
@@ -97,13 +61,11 @@ class ServerExchange(ExchangeSide):
     _sink: IBodySink
     _error: ExchangeFailed | None = None
 
-    def __init__(
-        self, connection: RespondingConnection, head: RequestHead, framing: Framing
-    ) -> None:
+    def __init__(self, connection: ServerConnection, head: RequestHead, framing: Framing) -> None:
         self._connection = connection
         self._connection_writer = connection.writer
         self.head = head
-        self.secure: bool = connection.secure
+        self.secure = connection.secure
         self.transport = connection.transport
         self.has_body = framing.announces_body
         self.reader = BodyReader(framing) if framing.announces_body else NO_BODY_READER

@@ -2,27 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
-
 from twisted.internet.interfaces import IProducer
 from twisted.logger import Logger
 
 from yurttunnel.http.body import BodyError, BodyWriter
-from yurttunnel.http.connection import ConnectionWriter
+from yurttunnel.http.connection import ConnectionWriter, HTTPConnection
 from yurttunnel.http.fields import Fields
-
-
-class ExchangeConnection(Protocol):
-    """The interface to the connection that both kinds of exchange use."""
-
-    transport: Any
-    writer: ConnectionWriter
-
-    def pause_body(self) -> None:
-        """Pause reading."""
-
-    def resume_body(self) -> None:
-        """Resume reading."""
 
 
 class ExchangeSide:
@@ -33,7 +18,7 @@ class ExchangeSide:
     """
 
     _log = Logger()
-    _connection: ExchangeConnection
+    _connection: HTTPConnection
     _connection_writer: ConnectionWriter
     _writer: BodyWriter
 

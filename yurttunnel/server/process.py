@@ -38,7 +38,6 @@ from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.session import SessionContext, TunnelSession
 from yurttunnel.tunnel.shares import Kind, Share
 from yurttunnel.tunnel.statistics import (
-    Memory,
     SessionSnapshot,
     TunnelCounters,
     TunnelStats,
@@ -100,7 +99,7 @@ METRICS: tuple[Metric[TunnelStats], ...] = (
 
 def server_registry(
     counters: TunnelCounters,
-    memory: Memory,
+    memory: MemoryBudget,
     sessions: Callable[[], Iterable[SessionSnapshot]],
 ) -> MetricRegistry:
     """Return the metrics of a server in either mode; its parts add theirs."""

@@ -175,7 +175,7 @@ class SessionConnection(Protocol):
         self._error = self._error or Failure(Violation(Code.OVERLOADED, text))
         self.abandon()
 
-    # -- Carrier -------------------------------------------------------------------------------
+    # -- for the session -----------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
         """Send ``data``."""

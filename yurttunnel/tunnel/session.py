@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred, fail
 from twisted.internet.interfaces import IDelayedCall, IPushProducer, IReactorTime
@@ -30,6 +30,9 @@ from yurttunnel.wire.session import Session
 from yurttunnel.wire.session_events import ENDED, OpenRefused
 from yurttunnel.wire.stream import Stream
 from yurttunnel.wire.stream_table import Side
+
+if TYPE_CHECKING:
+    from yurttunnel.tunnel.connection import SessionConnection
 
 BURST = 0.0001
 """Writes within this many seconds of each other are sent together."""
@@ -89,22 +92,6 @@ class PeerDescription:
     certificate_not_after: datetime.datetime | None = None
 
 
-class Carrier(Protocol):
-    """The connection that currently carries a session."""
-
-    def write(self, data: bytes) -> None:
-        """Send ``data``."""
-
-    def register_producer(self, producer: IPushProducer) -> None:
-        """Register a push producer, which is paused while the connection is congested."""
-
-    def end(self) -> None:
-        """Close once written data is flushed, without notifying the session any more."""
-
-    def abandon(self) -> None:
-        """Abort, without notifying the session any more."""
-
-
 @implementer(IStreamOpener, IPushProducer)
 class TunnelSession:
     """One session, from the first HELLO until it can no longer be resumed.
@@ -147,7 +134,7 @@ class TunnelSession:
         self._counters = context.counters
         self._return_grace = return_grace
         self._resume_window = min(local.limits.resume_window, peer.limits.resume_window) / 1000
-        self._carrier: Carrier | None = None
+        self._carrier: SessionConnection | None = None
         self._carried_before = False
         self._busy = False
         self._flushing = False
@@ -297,7 +284,7 @@ class TunnelSession:
 
     # -- connections ---------------------------------------------------------------------------
 
-    def carry(self, carrier: Carrier, peer_received: int) -> None:
+    def carry(self, carrier: SessionConnection, peer_received: int) -> None:
         """Continue over ``carrier``, on which the HELLOs have been exchanged.
 
         It replaces a connection that still seems to be alive. Raises
@@ -469,7 +456,7 @@ class TunnelSession:
             # Only now, when the peer has acknowledged everything: closing would lose the rest.
             self.close(Code.GOING_AWAY, "the session has been drained")
 
-    def _send_on(self, carrier: Carrier) -> None:
+    def _send_on(self, carrier: SessionConnection) -> None:
         wire = self.wire
         before = wire.bytes_sent
         self._flushing = True

@@ -13,11 +13,11 @@ import datetime
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from yurttunnel.metrics import Durations, Metric, counter, gauge
 from yurttunnel.tunnel.shares import Holder, Kind
 from yurttunnel.wire.codes import Code
+from yurttunnel.wire.credit import MemoryBudget
 
 DIAL_SECONDS_BOUNDS = (0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 30.0)
 """Upper bounds of the dial duration histogram: those of Konnectivity's agent, in seconds."""
@@ -104,18 +104,6 @@ class SessionSnapshot:
     streams_by_entry: Mapping[str, int] = field(default_factory=dict)
 
 
-class Memory(Protocol):
-    """The memory budget in the metrics, in bytes."""
-
-    @property
-    def used(self) -> int:
-        """The bytes promised to peers or retained for retransmission."""
-
-    @property
-    def limit(self) -> int:
-        """The maximum of :attr:`used`."""
-
-
 class TunnelStats:
     """The source that a scrape reads; ``peer`` returns the name of a session's peer.
 
@@ -126,7 +114,7 @@ class TunnelStats:
     def __init__(
         self,
         counters: TunnelCounters,
-        memory: Memory,
+        memory: MemoryBudget,
         sessions: Sequence[SessionSnapshot],
         peer: Callable[[SessionSnapshot], str],
     ) -> None:
@@ -143,7 +131,7 @@ class TunnelStats:
 
 def tunnel_stats(
     counters: TunnelCounters,
-    memory: Memory,
+    memory: MemoryBudget,
     sessions: Iterable[SessionSnapshot],
     peer: Callable[[SessionSnapshot], str],
 ) -> Generator[None, None, TunnelStats]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import (
@@ -14,10 +14,9 @@ from twisted.internet.interfaces import (
     IProtocol,
     IPullProducer,
     IPushProducer,
-    IReactorTime,
 )
 from twisted.internet.protocol import connectionDone
-from twisted.internet.task import CooperativeTask, Cooperator
+from twisted.internet.task import CooperativeTask
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -25,8 +24,10 @@ from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream, IStreamRequest
 from yurttunnel.tunnel.shares import Holder
 from yurttunnel.wire.codes import Code
-from yurttunnel.wire.session import Session
 from yurttunnel.wire.stream import Stream
+
+if TYPE_CHECKING:
+    from yurttunnel.tunnel.session import TunnelSession
 
 LINGER = 30.0
 """The time in seconds for the peer of a closed stream to accept the remaining data and to end the
@@ -47,52 +48,6 @@ class StreamAddress:
         return f"{self.node}/{self.target}"
 
 
-class StreamOwner(Protocol):
-    """The interface to the session that a stream uses, including counters for metrics."""
-
-    clock: IReactorTime
-    cooperator: Cooperator
-    call_soon: Callable[..., Any]
-    """Call a function after returning to the reactor."""
-    wire: Session
-
-    @property
-    def connected(self) -> bool:
-        """Whether a connection carries the session now."""
-
-    @property
-    def peer_name(self) -> str:
-        """Return the name of the peer."""
-
-    @property
-    def local_name(self) -> str:
-        """Return the name of this end."""
-
-    def request_flush(self) -> None:
-        """Send soon."""
-
-    def finish(self, stream: TunnelStream, wire: Stream) -> None:
-        """End the sending direction of ``stream``; notify it later, once the FIN has been sent."""
-
-    def dial_answered(self, code: Code) -> None:
-        """Count the answer to an OPEN."""
-
-    def observe_dial_duration(self, seconds: float) -> None:
-        """Record the duration of an OPEN that was answered with OK."""
-
-    def release_share(self, holder: Holder, cancelled_at: int) -> None:
-        """Release the share of a stream, with a delay if this end has cancelled its OPEN."""
-
-    def count_traffic(self, holder: Holder, received: int, sent: int) -> None:
-        """Count the bytes that a stream opened by this end has carried."""
-
-    def stream_ended(self, code: Code) -> None:
-        """Count the end of an open stream."""
-
-    def deliver_failed(self, stream: Stream, error: Exception) -> None:
-        """Log an exception of a stream's user, which is a defect."""
-
-
 @implementer(IStream)
 class TunnelStream:
     """One stream of a session as a transport.
@@ -105,7 +60,9 @@ class TunnelStream:
     # Twisted's convention for a transport that is being closed.
     disconnecting = False
 
-    def __init__(self, session: StreamOwner, request_id: str, holder: Holder | None = None) -> None:
+    def __init__(
+        self, session: TunnelSession, request_id: str, holder: Holder | None = None
+    ) -> None:
         self.request_id = request_id
         self._session = session
         self._holder = holder
@@ -435,7 +392,7 @@ class _PulledProducer:
 class StreamRequest:
     """The peer's request for a stream; handles its events until it is accepted."""
 
-    def __init__(self, session: StreamOwner, wire: Stream) -> None:
+    def __init__(self, session: TunnelSession, wire: Stream) -> None:
         self.host = wire.request.host
         self.port = wire.request.port
         self.timeout = wire.request.timeout / 1000
