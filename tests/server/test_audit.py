@@ -21,7 +21,6 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES
 from yurttunnel.server.audit import Audit
-from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import ForwardFactory, parse_forward
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
@@ -65,6 +64,7 @@ class AuditTestCase(SynchronousTestCase):
         self.registry.add(self.session)
         self.lines = []
         self.factory = self.make_factory()
+        self.factory.request_ids = RequestIds("test")
         self.factory.audit = Audit(self.reactor, self.lines.append)
         self.addCleanup(self.close)
 
@@ -107,9 +107,9 @@ class ForwardTests(AuditTestCase):
     def make_factory(self):
         """Create one forward."""
         forward = parse_forward("127.0.0.1:9000=192.0.2.1/db.local:80")
-        return ForwardFactory(
-            self.registry, forward, DialSettings(max_pending=2, request_ids=RequestIds("test"))
-        )
+        factory = ForwardFactory(self.registry, forward)
+        factory.pending_dials.maximum = 2
+        return factory
 
     def test_complete_record(self):
         """At the end of a stream the line has caller, target and result."""
@@ -218,9 +218,7 @@ class ConnectTests(AuditTestCase):
 
     def make_factory(self):
         """Create the front end."""
-        return ConnectFactory(
-            self.reactor, self.registry, dials=DialSettings(request_ids=RequestIds("test"))
-        )
+        return ConnectFactory(self.reactor, self.registry)
 
     def test_stream(self):
         """The id is the caller's, the status that of the response, and neither counts as bytes."""
@@ -335,7 +333,6 @@ class PassthroughTests(AuditTestCase):
             ),
             frozenset({10250}),
             redirect_source=lambda handle: handle.original,
-            dials=DialSettings(request_ids=RequestIds("test")),
         )
 
     def redirected(self, host=None, port=10250):

@@ -10,8 +10,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from zope.interface import implementer
 
 from tests.fakes import FakeSession, MemoryConnection
-from yurttunnel.server.frontends.calls import DialSettings
-from yurttunnel.server.frontends.connect import ConnectFactory
+from yurttunnel.server.frontends.connect import SETTINGS, ConnectFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 
@@ -41,8 +40,7 @@ class HalfClosingConnection(MemoryConnection):
 class ConnectTestCase(SynchronousTestCase):
     """A front end with one node."""
 
-    limits: dict[str, object] = {}
-    dials: dict[str, object] = {}
+    settings = SETTINGS
 
     def setUp(self):
         """Connect edge-1, which is also 192.0.2.1."""
@@ -51,8 +49,8 @@ class ConnectTestCase(SynchronousTestCase):
         self.registry = SessionRegistry(self.reactor)
         self.session = FakeSession("edge-1", addresses=["192.0.2.1", "2001:db8::1"])
         self.registry.add(self.session)
-        dials = DialSettings(request_ids=RequestIds("test"), **self.dials)
-        self.factory = ConnectFactory(self.reactor, self.registry, dials=dials, **self.limits)
+        self.factory = ConnectFactory(self.reactor, self.registry, self.settings)
+        self.factory.request_ids = RequestIds("test")
 
     def tearDown(self):
         """Check that nothing remains after all connections are closed."""

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.internet.error import ConnectionLost
 
 from tests.server.frontends.connecting import ConnectTestCase, connect
 from yurttunnel.http.head import HeadLimits
+from yurttunnel.server.frontends.connect import SETTINGS
 from yurttunnel.wire.codes import Code
 
 
 class LimitTests(ConnectTestCase):
     """Every wait and every number has a limit."""
 
-    limits = {
-        "head_timeout": 10.0,
-        "max_unread_heads": 2,
-        "limits": HeadLimits(max_bytes=100),
-    }
-    dials = {"timeout": 7.0, "max_pending": 4}
+    settings = replace(SETTINGS, max_unread_heads=2, limits=HeadLimits(max_bytes=100))
+
+    def setUp(self):
+        """Allow four dials, of seven seconds."""
+        super().setUp()
+        self.factory.dial_timeout = 7.0
+        self.factory.pending_dials.maximum = 4
 
     def test_slow_heads(self):
         """A caller that sends a byte occasionally gets 408 after the head's timeout."""

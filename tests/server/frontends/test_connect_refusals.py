@@ -140,8 +140,6 @@ class RefusalTests(ConnectTestCase):
 class ClosingTests(ConnectTestCase):
     """After an error response the connection is closed, without losing the response."""
 
-    limits = {"linger": 5.0}
-
     def test_what_the_caller_still_sends_is_read_and_dropped(self):
         """A reset would discard the response, so the caller's data is read until it closes."""
         connection = self.open(connect("edge-9:80") + b"early")

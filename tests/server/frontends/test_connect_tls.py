@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from twisted.internet.error import ConnectionDone, ConnectionLost
 from twisted.python.failure import Failure
 
@@ -14,6 +16,7 @@ from tests.server.frontends.connecting import (
 )
 from yurttunnel.pki.tls_errors import rejection_error
 from yurttunnel.server.audit import Audit
+from yurttunnel.server.frontends.connect import SETTINGS
 
 
 class TLSTests(ConnectTestCase):
@@ -126,7 +129,7 @@ class UnfinishedTLSConnection(MemoryTLSConnection):
 class HandshakeTests(ConnectTestCase):
     """Callers are unauthenticated until their TLS handshake is complete."""
 
-    limits = {"head_timeout": 10.0, "max_unread_heads": 2, "max_handshakes": 3}
+    settings = replace(SETTINGS, max_unread_heads=2, max_handshakes=3)
 
     def setUp(self):
         """Store log and audit lines."""

@@ -10,7 +10,6 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.fakes import FakeSession, MemoryConnection
 from tests.logged import Logged
 from yurttunnel.ops.failures import Failures
-from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.forward import Forward, ForwardFactory, parse_forward
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
@@ -104,11 +103,10 @@ class ForwardTests(SynchronousTestCase):
         self.registry = SessionRegistry(self.reactor)
         self.session = FakeSession("edge-1")
         self.registry.add(self.session)
-        self.factory = ForwardFactory(
-            self.registry,
-            parse_forward(FORWARD),
-            DialSettings(7.0, 4, RequestIds("test")),
-        )
+        self.factory = ForwardFactory(self.registry, parse_forward(FORWARD))
+        self.factory.dial_timeout = 7.0
+        self.factory.pending_dials.maximum = 4
+        self.factory.request_ids = RequestIds("test")
         self.warnings = Logged(self, "yurttunnel")
 
     def tearDown(self):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from twisted.internet.address import UNIXAddress
@@ -54,22 +53,11 @@ class IGate(Interface):
         """Admit ``call``, or raise :class:`RequestFailed` with the text for the caller."""
 
 
-@dataclass(frozen=True, slots=True)
-class DialSettings:
-    """The limits of one entry's dials, and the source of their request ids."""
-
-    timeout: float = DIAL_TIMEOUT
-    """Seconds for opening a stream."""
-    max_pending: int = MAX_PENDING_DIALS
-    """The maximum number of pending dials."""
-    request_ids: RequestIds = field(default_factory=RequestIds)
-
-
 class Dialer:
     """What the calls of one entry have in common: the registry, the limits and the gates.
 
-    At most ``dials.max_pending`` dials are pending at a time, and one caller may have as many as
-    remain free; further ones fail with :attr:`Code.OVERLOADED`.
+    At most ``pending_dials.maximum`` dials are pending at a time, and one caller may have as many
+    as remain free; further ones fail with :attr:`Code.OVERLOADED`. ``dial_timeout`` is in seconds.
     """
 
     kind = Kind.OTHER
@@ -83,12 +71,11 @@ class Dialer:
     gates: Sequence[IGate] = ()
     """The checks for each call, in this order, before anything is dialed for it."""
 
-    def __init__(self, registry: SessionRegistry, dials: DialSettings | None = None) -> None:
-        dials = dials or DialSettings()
+    def __init__(self, registry: SessionRegistry) -> None:
         self.registry = registry
-        self.dial_timeout = dials.timeout
-        self.pending_dials = SharedLimit(dials.max_pending)
-        self.request_ids = dials.request_ids
+        self.dial_timeout = DIAL_TIMEOUT
+        self.pending_dials = SharedLimit(MAX_PENDING_DIALS)
+        self.request_ids = RequestIds()
 
 
 class FrontEnd(Protocol):
@@ -263,12 +250,12 @@ class Call:
 
 
 class DialingFactory(Dialer, ServerFactory):
-    """Accepts connections each of which is a call; the arguments are those of :class:`Dialer`."""
+    """Accepts connections each of which is a call."""
 
     noisy = False
 
-    def __init__(self, registry: SessionRegistry, dials: DialSettings | None = None) -> None:
-        super().__init__(registry, dials)
+    def __init__(self, registry: SessionRegistry) -> None:
+        super().__init__(registry)
         self.connections: set[DialingConnection] = set()
         self._drained: list[Deferred[None]] = []
 

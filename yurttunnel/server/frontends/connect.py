@@ -30,13 +30,13 @@ from zope.interface import implementer
 
 from yurttunnel.http.authority import BadAuthority, split_authority, strip_port
 from yurttunnel.http.errors import RequestFailed, status_of
-from yurttunnel.http.head import HeadError, HeadLimits, RequestHead
+from yurttunnel.http.head import HeadError, RequestHead
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange, IRequestHandler
 from yurttunnel.http.server import ConnectionsFactory, ServerSettings
 from yurttunnel.http.server_connection import ServerConnection
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.log_levels import request_log
-from yurttunnel.server.frontends.calls import Call, Dialer, DialSettings
+from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, Call, Dialer
 from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_address
 from yurttunnel.server.redaction import redacted
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
@@ -64,16 +64,22 @@ that have completed the handshake."""
 MAX_HANDSHAKES = 1024
 """The maximum number of concurrent TLS handshakes of one listener."""
 
+SETTINGS = ServerSettings(
+    head_timeout=HEAD_TIMEOUT,
+    idle_timeout=STALL_TIMEOUT,
+    # A caller that has closed its sending direction waits for its dial, which ends sooner.
+    half_closed_timeout=2 * DIAL_TIMEOUT,
+    linger=LINGER,
+    # Dials, streams, incomplete heads and handshakes have their own limits.
+    max_connections=sys.maxsize,
+    max_unread_heads=MAX_UNREAD_HEADS,
+    max_handshakes=MAX_HANDSHAKES,
+    single_request=True,
+)
+
 
 class ConnectFactory(Dialer, ConnectionsFactory):
-    """Accepts CONNECT requests on any stream transport: TCP, Unix socket, TLS.
-
-    ``limits`` bounds the head, ``head_timeout`` is its timeout in seconds, and ``max_unread_heads``
-    the maximum number of incomplete heads. In addition, ``max_handshakes`` TLS handshakes may be in
-    progress. ``linger`` is the time in seconds for a caller to read an error response, or to end
-    TLS, and ``stall_timeout`` the additional time to read the end of its stream. The other
-    arguments are those of :class:`Dialer`.
-    """
+    """Accepts CONNECT requests on any stream transport: TCP, Unix socket, TLS."""
 
     kind = Kind.CONNECT
 
@@ -81,29 +87,9 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         self,
         clock: IReactorTime,
         registry: SessionRegistry,
-        *,
-        limits: HeadLimits | None = None,
-        head_timeout: float = HEAD_TIMEOUT,
-        max_unread_heads: int = MAX_UNREAD_HEADS,
-        max_handshakes: int = MAX_HANDSHAKES,
-        linger: float = LINGER,
-        stall_timeout: float = STALL_TIMEOUT,
-        dials: DialSettings | None = None,
+        settings: ServerSettings = SETTINGS,
     ) -> None:
-        Dialer.__init__(self, registry, dials)
-        settings = ServerSettings(
-            limits=limits or HeadLimits(),
-            head_timeout=head_timeout,
-            idle_timeout=stall_timeout,
-            # A caller that has closed its sending direction waits for its dial, which ends sooner.
-            half_closed_timeout=2 * self.dial_timeout,
-            linger=linger,
-            # Dials, streams, incomplete heads and handshakes have their own limits.
-            max_connections=sys.maxsize,
-            max_unread_heads=max_unread_heads,
-            max_handshakes=max_handshakes,
-            single_request=True,
-        )
+        Dialer.__init__(self, registry)
         ConnectionsFactory.__init__(self, clock, settings)
         self.handshake_failures = HandshakeFailureLog(clock, Call.log)
         self.warnings = RateLimitedLog(clock, Call.log)

@@ -15,11 +15,7 @@ from yurttunnel.http.authority import (
     strip_port,
 )
 from yurttunnel.pki.names import BadIdentity, check_cluster_node_name
-from yurttunnel.server.frontends.calls import (
-    DialingConnection,
-    DialingFactory,
-    DialSettings,
-)
+from yurttunnel.server.frontends.calls import DialingConnection, DialingFactory
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind
@@ -102,17 +98,15 @@ def parse_listen(text: str) -> Listen:
 
 
 class ForwardFactory(DialingFactory):
-    """Accepts the connections of one forward; the arguments are those of :class:`DialingFactory`.
+    """Accepts the connections of one forward.
 
     When the target changes (:meth:`set_target`), existing connections are not affected.
     """
 
     kind = Kind.FORWARD
 
-    def __init__(
-        self, registry: SessionRegistry, forward: Forward, dials: DialSettings | None = None
-    ) -> None:
-        super().__init__(registry, dials)
+    def __init__(self, registry: SessionRegistry, forward: Forward) -> None:
+        super().__init__(registry)
         self.set_target(forward)
 
     def set_target(self, forward: Forward) -> None:

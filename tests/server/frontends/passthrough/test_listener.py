@@ -19,7 +19,6 @@ from tests.server.hellos import client_hello, fragmented
 from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES, SERVICES
-from yurttunnel.server.frontends.calls import DialSettings
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory, Refusal
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
 from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
@@ -79,8 +78,9 @@ class ListenerTestCase(SynchronousTestCase):
             max_unread_per_source=2,
             max_connections=8,
             redirect_source=lambda handle: handle.original,
-            dials=DialSettings(max_pending=4, request_ids=RequestIds("test")),
         )
+        self.factory.pending_dials.maximum = 4
+        self.factory.request_ids = RequestIds("test")
         self.warnings = Logged(self, "yurttunnel")
 
     def tearDown(self):

@@ -33,11 +33,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.server.frontends.calls import (
-    DialingConnection,
-    DialingFactory,
-    DialSettings,
-)
+from yurttunnel.server.frontends.calls import DialingConnection, DialingFactory
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.passthrough.client_hello import BadClientHello, ClientHelloReader
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
@@ -111,7 +107,7 @@ class PassthroughFactory(DialingFactory):
     address may have as many as remain free. ``redirect_source`` returns the original destination of
     a connection from its socket, or ``None`` if it was made to this listener. ``no_sni_factory``
     builds the protocols for connections whose ClientHello has no name; it must be set before the
-    first connection. The other arguments are those of :class:`DialingFactory`.
+    first connection.
     """
 
     kind = Kind.PASSTHROUGH
@@ -128,9 +124,8 @@ class PassthroughFactory(DialingFactory):
         max_unread_per_source: int = MAX_UNREAD_PER_SOURCE,
         max_connections: int = MAX_CONNECTIONS,
         redirect_source: Callable[[socket.socket], SocketAddress | None] = redirect_source,
-        dials: DialSettings | None = None,
     ) -> None:
-        super().__init__(registry, dials)
+        super().__init__(registry)
         self.nodes = nodes
         self.ports = ports
         self.connection_limit = SharedLimit(max_connections)
