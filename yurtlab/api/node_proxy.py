@@ -273,7 +273,7 @@ class _LogExchange(ExchangeWrapper):
     ) -> None:
         """Forward the node's response, or convert its error."""
         if 200 <= status <= 206:
-            super().respond_from(status, fields, source, reason)
+            self.exchange.respond_from(status, fields, source, reason)
         else:
             source.deliver_body(_ErrorText(lambda text: self._send_error(status, text)))
 

@@ -7,7 +7,6 @@ the streams.
 from __future__ import annotations
 
 import re
-from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 from weakref import WeakKeyDictionary
 
@@ -17,6 +16,7 @@ from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.http.exchange_wrapper import ExchangeWrapper
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
 from yurttunnel.http.upgrade import SplicedSide
@@ -63,9 +63,8 @@ class RequestAudit:
         def audited(request: InterceptedRequest) -> None:
             entry = self._audit.begin("request")
             peer = self._peer(request.exchange.transport)
-            exchange = _AuditedExchange(request.exchange)
-            request.exchange = cast(IExchange, exchange)
-            request.exchange.on_end(lambda error: _ended(request, exchange, entry, peer, error))
+            request.exchange = exchange = _AuditedExchange(request.exchange)
+            exchange.on_end(lambda error: _ended(request, exchange, entry, peer, error))
             handler(request)
 
         return audited
@@ -77,38 +76,35 @@ class RequestAudit:
         return peer
 
 
-class _AuditedExchange:
+class _AuditedExchange(ExchangeWrapper):
     """An exchange that also records the bytes transferred, and how it failed."""
 
     def __init__(self, exchange: IExchange) -> None:
+        super().__init__(exchange)
         self.received = 0
         """Bytes from the caller: the body, and data after an upgrade."""
         self.sent = 0
         """Bytes to the caller after an upgrade."""
         self.broken: tuple[Code, str] | None = None
         """Why the kubelet's side ended early, if it did."""
-        self._exchange = exchange
         self._caller_lost = False
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._exchange, name)
-
     def fail(self, status: int, text: str) -> None:
-        if self._exchange.head_sent:
+        if self.exchange.head_sent:
             self.broken = self.broken or (Code.CONNECTION_LOST, text)
-        self._exchange.fail(status, text)
+        self.exchange.fail(status, text)
 
     def abort(self) -> None:
         self.broken = self.broken or (Code.CONNECTION_LOST, "the response was incomplete")
-        self._exchange.abort()
+        self.exchange.abort()
 
     def deliver_body(self, sink: IBodySink) -> None:
-        self._exchange.deliver_body(_CountedBody(self, sink))
+        self.exchange.deliver_body(_CountedBody(self, sink))
 
     def switch(self, status: int, reason: bytes, fields: Fields, protocol: IProtocol) -> None:
         if isinstance(protocol, SplicedSide):
             self._watch(protocol, protocol.other)
-        self._exchange.switch(status, reason, fields, protocol)
+        self.exchange.switch(status, reason, fields, protocol)
 
     def _watch(self, caller: SplicedSide, kubelet: SplicedSide) -> None:
         """Count the transferred bytes, and record which side ends first."""

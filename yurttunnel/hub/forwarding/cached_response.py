@@ -23,17 +23,17 @@ class CachedResponse(ExchangeWrapper):
     @property
     def head_sent(self) -> bool:
         """See ``IExchange``; the response of an API server does not count."""
-        return self._begun and super().head_sent
+        return self._begun and self.exchange.head_sent
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
         """See ``IExchange``."""
         self._check()
-        super().send_head(status, fields, reason)
+        self.exchange.send_head(status, fields, reason)
 
     def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
         """See ``IExchange``."""
         self._check()
-        super().respond(status, fields, body)
+        self.exchange.respond(status, fields, body)
 
     def _check(self) -> None:
         if not self._begin():
