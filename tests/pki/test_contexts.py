@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+from functools import partial
 from ipaddress import ip_address
 from unittest import mock
 
@@ -326,10 +327,9 @@ class LiveContextsTests(TestCase):
         issuer = Issuer.make(self)
         old, new = issuer.server(), issuer.server()
         current = [old]
-        listener, callers = ServerContexts(old), CallerContexts(old, None)
         live = LiveContexts(issuer.clock)
-        for contexts in (listener, callers):
-            live.follow(contexts, lambda: current[0])
+        listener = live.follow(lambda: current[0], ServerContexts)
+        callers = live.follow(lambda: current[0], partial(CallerContexts, names=None))
         current[0] = new
         with mock.patch.object(callers, "_build", side_effect=BadCredentials("no")):
             self.assertRaises(BadCredentials, live.update)
@@ -344,9 +344,10 @@ class LiveContextsTests(TestCase):
         issuer = Issuer.make(self)
         former = issuer.node()
         live = LiveContexts(issuer.clock)
-        contexts = ClientContexts(former)
+        current = [former]
+        contexts = live.follow(lambda: current[0], ClientContexts)
         others = (Issuer.make(self).authority.certificate,)
-        live.follow(contexts, lambda: dataclasses.replace(former, authorities=others))
+        current[0] = dataclasses.replace(former, authorities=others)
         issuer.clock.advance(365 * 86400)
         live.update()
         self.assertEqual(others, contexts.credentials.authorities)

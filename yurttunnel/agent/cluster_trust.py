@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 
 from cryptography import x509
@@ -20,7 +19,6 @@ from yurttunnel.pki.certificate_store import (
 from yurttunnel.pki.cluster_identity import cluster_identity
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.identity import Identifiers
-from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
@@ -67,7 +65,9 @@ class ClusterAgentTrust(AgentTrust):
             find_problem,
             self._bundle.certificates,
         )
-        super().__init__(clock, certificate, lambda: self._bundle.certificates)
+        super().__init__(
+            clock, certificate, lambda: self._bundle.certificates, lambda: self._bundle.problem
+        )
         self._bundle.setServiceParent(self)
 
     def current_identifiers(self) -> Identifiers | None:
@@ -80,21 +80,6 @@ class ClusterAgentTrust(AgentTrust):
             return None
         certificate = self.certificate.current.certificate
         return cluster_identity(certificate, accept_common=True).identifiers
-
-    def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return the expiry of the certificate, and that of the authority that lasts longest."""
-        return {"ca": self._bundle.not_after, **super().certificates()}
-
-    def warning(self) -> str | None:
-        """Return which renewals or reloads fail, while the current files are still valid."""
-        warnings = (super().warning(), self._bundle.problem)
-        return "; ".join(warning for warning in warnings if warning) or None
-
-    def stats(self) -> ClusterTrustStats:
-        """Return the values of the metrics."""
-        return ClusterTrustStats(
-            {"agent": self.certificate.counters}, self._bundle.problem is not None
-        )
 
 
 def certified_identifiers(desired: Identifiers, covered: Identifiers | None) -> Identifiers:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable, Sequence
 from ipaddress import ip_address
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -127,6 +127,9 @@ class RotatingContexts:
         raise NotImplementedError
 
 
+Contexts = TypeVar("Contexts", bound=RotatingContexts)
+
+
 class LiveContexts:
     """Contexts, each with a function that returns its current credentials."""
 
@@ -134,9 +137,13 @@ class LiveContexts:
         self._clock = clock
         self._followers: list[tuple[RotatingContexts, Callable[[], Credentials]]] = []
 
-    def follow(self, contexts: RotatingContexts, credentials: Callable[[], Credentials]) -> None:
-        """Update ``contexts`` to the result of ``credentials()`` on each :meth:`update`."""
+    def follow(
+        self, credentials: Callable[[], Credentials], make: Callable[[Credentials], Contexts]
+    ) -> Contexts:
+        """Return ``make(credentials())``, which :meth:`update` keeps current."""
+        contexts = make(credentials())
         self._followers.append((contexts, credentials))
+        return contexts
 
     def update(self) -> None:
         """Update the credentials of all contexts, or raise and change none.

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from twisted.internet.interfaces import IReactorTime
@@ -30,7 +32,7 @@ from yurttunnel.pki.kubelets import CLUSTER_AUTHORITY
 from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
-from yurttunnel.server.trust import ServerTrust, TrustSettings, join_sentences
+from yurttunnel.server.trust import ServerTrust, TrustSettings
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 from yurttunnel.tunnel.tls import SIBLING_ALPN as SIBLING_PROTOCOL
 
@@ -98,6 +100,7 @@ class ClusterServerTrust(ServerTrust):
             ),
             lambda: self._bundle.certificates,
             settings,
+            lambda: self._bundle.problem,
         )
         self._bundle.setServiceParent(self)
         identification = NodeIdentification(clock, accept_common_certificates)
@@ -111,22 +114,15 @@ class ClusterServerTrust(ServerTrust):
         if self._is_built:
             return
         self.build((TUNNEL_PROTOCOL, SIBLING_PROTOCOL), (), CLUSTER_AUTHORITY)
-        self.interception = OptionalCallerContexts(self.caller_credentials())
-        self.siblings = ClientContexts(self.client_credentials(), SIBLING_PROTOCOL)
-        self._live.follow(self.interception, self.caller_credentials)
-        self._live.follow(self.siblings, self.client_credentials)
-
-    def warning(self) -> str | None:
-        """Return which renewals or reloads fail, while the current files are still valid."""
-        return join_sentences((super().warning(), self._bundle.problem))
+        self.interception = self._live.follow(self.caller_credentials, OptionalCallerContexts)
+        self.siblings = self._live.follow(
+            partial(self.credentials, self.client),
+            partial(ClientContexts, protocol=SIBLING_PROTOCOL),
+        )
 
     def stats(self) -> ClusterTrustStats:
         """Return the values of the metrics."""
-        return ClusterTrustStats(
-            {"server": self.serving.counters, "kubelet-client": self.client.counters},
-            self._bundle.problem is not None,
-            self._common_certificates,
-        )
+        return replace(super().stats(), common_certificates=self._common_certificates)
 
 
 def _serving_template(source: ServingNames) -> CertificateTemplate:

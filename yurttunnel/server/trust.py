@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
-from twisted.application.service import MultiService
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IReactorTime
 
 from yurttunnel.pki.authorities import Authorities, AuthorityBundle
 from yurttunnel.pki.caller_contexts import CallerContexts
-from yurttunnel.pki.contexts import LiveContexts, ServerContexts
+from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletVerification
 from yurttunnel.pki.renewal import CertificateRenewal
+from yurttunnel.pki.trust import Trust, join_sentences
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +35,11 @@ class TrustSettings:
     kubelet_ca: Path | None = None
 
 
-class ServerTrust(MultiService):
+class ServerTrust(Trust):
     """A server's credentials, and the authorities that it trusts.
 
     ``serving`` is its certificate for agents and callers, ``client`` the one for kubelets and other
-    servers; ``authorities()`` returns those that must have issued its peers' certificates.
-    :meth:`build` creates the following, which are then current for each handshake:
+    servers. :meth:`build` creates the following, which are then current for each handshake:
 
     - ``contexts``: TLS for the agents' listener;
     - ``callers``: for listeners that require client certificates;
@@ -63,23 +62,18 @@ class ServerTrust(MultiService):
         client: CertificateRenewal,
         authorities: Callable[[], Authorities],
         settings: TrustSettings,
+        reload_problem: Callable[[], str | None] = lambda: None,
     ) -> None:
         """Read the files; raises :class:`BadBundle` if one of them is unusable."""
-        super().__init__()
+        renewals = {"server": serving, "kubelet-client": client}
+        super().__init__(clock, renewals, authorities, reload_problem)
         self._clock = clock
         self._settings = settings
-        self._live = LiveContexts(clock)
         self._is_built = False
-        self._authorities = authorities
         self.serving = serving
         self.client = client
-        self._client_ca = _file(clock, settings.client_ca, self._live)
-        self._kubelet_ca = _file(clock, settings.kubelet_ca, self._live)
-        for renewal in (serving, client):
-            renewal.on_change.append(lambda _: self._live.update())
-        for part in (self._client_ca, self._kubelet_ca, serving, client):
-            if part is not None:
-                part.setServiceParent(self)
+        self._client_ca = self._follow_file(settings.client_ca)
+        self._kubelet_ca = self._follow_file(settings.kubelet_ca)
 
     def build(
         self, protocols: Sequence[bytes], optional: Sequence[bytes], kubelet_authority: str
@@ -89,33 +83,26 @@ class ServerTrust(MultiService):
         ``protocols`` and ``optional`` are those of :class:`ServerContexts`, and
         ``kubelet_authority`` is the name of the expected issuer of kubelets' certificates.
         """
-        settings = self._settings
-        self.contexts = ServerContexts(self.serving_credentials(), protocols, optional)
-        self.callers = CallerContexts(self.caller_credentials(), settings.callers)
-        self.kubelets = KubeletContexts(
-            self._clock, self.kubelet_credentials(), settings.kubelet_verify, kubelet_authority
+        settings, follow = self._settings, self._live.follow
+        self.contexts = follow(
+            partial(self.credentials, self.serving),
+            partial(ServerContexts, required=protocols, optional=optional),
         )
-        self._live.follow(self.contexts, self.serving_credentials)
-        self._live.follow(self.callers, self.caller_credentials)
-        self._live.follow(self.kubelets, self.kubelet_credentials)
+        self.callers = follow(
+            self.caller_credentials, partial(CallerContexts, names=settings.callers)
+        )
+        self.kubelets = follow(
+            self._kubelet_credentials,
+            lambda credentials: KubeletContexts(
+                self._clock, credentials, settings.kubelet_verify, kubelet_authority
+            ),
+        )
         self._is_built = True
-
-    def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return the expiry of each certificate; of the authorities, the latest."""
-        ends = {"ca": max(each.not_valid_after_utc for each in self._authorities())}
-        for name, renewal in (("server", self.serving), ("kubelet-client", self.client)):
-            if renewal.not_after is not None:
-                ends[name] = renewal.not_after
-        return ends
-
-    def problem(self) -> str | None:
-        """Return which certificate is missing or has expired, and why."""
-        return join_sentences((self.serving.problem(), self.client.problem()))
 
     def warning(self) -> str | None:
         """Return which renewals or reloads fail, while the current files are still valid."""
         client_ca = None if self._client_ca is None else self._client_ca.problem
-        return join_sentences((self.serving.warning(), self.client.warning(), client_ca))
+        return join_sentences((super().warning(), client_ca))
 
     def kubelet_problem(self) -> str | None:
         """Return what is wrong with the file of the authorities of kubelets."""
@@ -124,37 +111,21 @@ class ServerTrust(MultiService):
             return None
         return authorities.problem or authorities.expiry_problem()
 
-    def serving_credentials(self) -> Credentials:
-        """Return the server's certificate for agents, with their trusted authorities."""
-        return self.serving.credentials(self._authorities())
-
     def caller_credentials(self) -> Credentials:
         """Return the server's certificate for callers, with their trusted authorities."""
         further = () if self._client_ca is None else self._client_ca.certificates
-        return self.serving.credentials((*self._authorities(), *further))
+        return self.credentials(self.serving, further)
 
-    def client_credentials(self) -> Credentials:
-        """Return the certificate for dialed servers, with their trusted authorities."""
-        return self.client.credentials(self._authorities())
-
-    def kubelet_credentials(self) -> Credentials:
-        """Return the same for kubelets, which may be verified by their own authorities."""
+    def _kubelet_credentials(self) -> Credentials:
+        """Return the certificate for kubelets, which may be verified by their own authorities."""
         bundle = self._kubelet_ca
-        return self.client.credentials(
-            self._authorities() if bundle is None else bundle.certificates
-        )
+        if bundle is None:
+            return self.credentials(self.client)
+        return self.client.credentials(bundle.certificates)
 
-    def authorities_changed(self, authorities: Authorities) -> None:
-        """Trust the current authorities from now on, or raise."""
-        self._live.update()
-        self.serving.authorities_changed(authorities)
-        self.client.authorities_changed(authorities)
-
-
-def join_sentences(sentences: Iterable[str | None]) -> str | None:
-    """Join the sentences that are not empty."""
-    return "; ".join(sentence for sentence in sentences if sentence) or None
-
-
-def _file(clock: IReactorTime, path: Path | None, live: LiveContexts) -> AuthorityBundle | None:
-    return None if path is None else AuthorityBundle.file(clock, path, lambda _: live.update())
+    def _follow_file(self, path: Path | None) -> AuthorityBundle | None:
+        if path is None:
+            return None
+        bundle = AuthorityBundle.file(self._clock, path, lambda _: self._update())
+        bundle.setServiceParent(self)
+        return bundle

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import datetime
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 from cryptography import x509
 from cryptography.x509.oid import NameOID
 from OpenSSL import SSL
-from twisted.application.service import MultiService
 from twisted.logger import Logger
 from zope.interface import implementer
 
@@ -19,7 +18,6 @@ from yurttunnel.hub.identity.issuer import HubIssuer
 from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.settings import BootstrapSettings
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.pki.authorities import Authorities
 from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, OptionalCallerContexts
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
 from yurttunnel.pki.certificate_template import (
@@ -28,14 +26,13 @@ from yurttunnel.pki.certificate_template import (
     hub_client_template,
     hub_serving_template,
 )
-from yurttunnel.pki.contexts import ClientContexts, ExpectedServer, LiveContexts
-from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.contexts import ClientContexts, ExpectedServer
 from yurttunnel.pki.directory import make_private_directory
 from yurttunnel.pki.discovery import BootstrapToken
 from yurttunnel.pki.issuer import Address, CertificateTemplate
-from yurttunnel.pki.metrics import ClusterTrustStats
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.renewal_schedule import CLUSTER_SCHEDULE
+from yurttunnel.pki.trust import Trust
 from yurttunnel.tunnel.reactor import IReactor
 
 PKI_DIRECTORY = "pki"
@@ -60,7 +57,7 @@ class ServingContexts(OptionalCallerContexts):
 
 
 @implementer(IIdentity)
-class HubIdentity(MultiService):
+class HubIdentity(Trust):
     """Obtains and renews the certificates of a hub; those on disk are available at once.
 
     ``serving_addresses()`` returns the addresses in the certificate for pods; it may raise
@@ -80,16 +77,14 @@ class HubIdentity(MultiService):
         serving_addresses: Callable[[], Collection[Address]],
     ) -> None:
         """Load the files of an earlier run from ``root_dir``; raise :class:`StateError`."""
-        super().__init__()
         self.node: ClientContexts | None = None
         self.anonymous: ClientContexts | None = None
         self.serving: ServingContexts | None = None
         self.on_serving: list[Callable[[], object]] = []
         make_private_directory(root_dir)
         directory = open_certificate_directory(root_dir / PKI_DIRECTORY)
-        self._live = LiveContexts(reactor)
         self._authorities = ClusterAuthorities(
-            reactor, directory, bootstrap.pins, self._use_authorities
+            reactor, directory, bootstrap.pins, self.authorities_changed
         )
         self._bootstrap = Bootstrap(reactor, bootstrap, self._authorities)
         # Whether there is a new certificate whose bootstrap credentials still exist.
@@ -133,14 +128,19 @@ class HubIdentity(MultiService):
             lambda: hub_serving_template(node, serving_addresses()),
             None,
         )
+        super().__init__(
+            reactor,
+            {"client": self.certificate, "server": self.serving_certificate},
+            lambda: self._authorities.current,
+            self._authorities.warning,
+        )
         self.certificate.on_change.append(lambda _: self._certificate_changed())
-        self.serving_certificate.on_change.append(lambda _: self._use())
         storing = Reconciler(
             reactor, _STORE_RETRY_SECONDS, "storing the cluster's authorities", self._retry_storing
         )
-        for part in (self._authorities, self.certificate, self.serving_certificate, storing):
+        for part in (self._authorities, storing):
             part.setServiceParent(self)
-        self._use()
+        self._update()
 
     def set_token(self, token: BootstrapToken) -> bool:
         """Join with this token if necessary; return whether it is."""
@@ -169,27 +169,7 @@ class HubIdentity(MultiService):
         """Return the problem of the certificate for pods."""
         return self.serving_certificate.problem() or self.serving_certificate.warning()
 
-    def certificates(self) -> Mapping[str, datetime.datetime]:
-        """Return the expiry of the current certificates by name."""
-        ends = {
-            "client": self.certificate.not_after,
-            "server": self.serving_certificate.not_after,
-            "ca": max(
-                (each.not_valid_after_utc for each in self._authorities.current), default=None
-            ),
-        }
-        return {name: end for name, end in ends.items() if end is not None}
-
-    def stats(self) -> ClusterTrustStats:
-        """Return the values for the metrics."""
-        requests = {
-            "client": self.certificate.counters,
-            "server": self.serving_certificate.counters,
-        }
-        return ClusterTrustStats(requests, self._authorities.warning() is not None)
-
     def _certificate_changed(self) -> None:
-        self._use()
         self._is_refused = False
         self._is_new = True
         self._remove_bootstrap()
@@ -205,26 +185,21 @@ class HubIdentity(MultiService):
             self._is_new = False
             self._bootstrap.remove_credentials()
 
-    def _use_authorities(self, authorities: Authorities) -> None:
-        self._use()
-        for certificate in (self.certificate, self.serving_certificate):
-            certificate.authorities_changed(authorities)
-
-    def _use(self) -> None:
+    def _update(self) -> None:
         """Create or update the TLS contexts."""
-        self._live.update()
+        super()._update()
         if not self._authorities.current:
             return
         if self.node is None and self.certificate.current is not None:
-            self.node = ClientContexts(self._client(), HTTP_PROTOCOL, expected=EXPECTED)
-            self.anonymous = ClientContexts(
-                self._client(), HTTP_PROTOCOL, present_certificate=False, expected=EXPECTED
+            credentials = partial(self.credentials, self.certificate)
+            make = partial(ClientContexts, protocol=HTTP_PROTOCOL, expected=EXPECTED)
+            self.node = self._live.follow(credentials, make)
+            self.anonymous = self._live.follow(
+                credentials, partial(make, present_certificate=False)
             )
-            self._live.follow(self.node, self._client)
-            self._live.follow(self.anonymous, self._client)
         if self.serving is None and self.serving_certificate.current is not None:
-            self.serving = ServingContexts(self._server())
-            self._live.follow(self.serving, self._server)
+            credentials = partial(self.credentials, self.serving_certificate)
+            self.serving = self._live.follow(credentials, ServingContexts)
             for callback in self.on_serving:
                 callback()
 
@@ -238,9 +213,3 @@ class HubIdentity(MultiService):
             return f"is malformed: {error}"
         found = [each.value for each in attributes]
         return None if found == [name] else f"is for {found!r} and not for {name!r}"
-
-    def _client(self) -> Credentials:
-        return self.certificate.credentials(self._authorities.current)
-
-    def _server(self) -> Credentials:
-        return self.serving_certificate.credentials(self._authorities.current)
