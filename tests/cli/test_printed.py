@@ -7,6 +7,7 @@ import datetime
 import io
 import json
 import os
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,6 +29,16 @@ from yurttunnel.ops.diagnose import command
 from yurttunnel.ops.diagnose.subject import Subject
 
 NOW = 1_800_000_000.0
+
+INTERRUPT_IMPORTS = """
+import sys
+class Interrupt:
+    def find_spec(self, name, *arguments):
+        if name.startswith("twisted"):
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupt())
+"""
+"""Interrupts the process when it imports a module of Twisted."""
 
 
 class Answering:
@@ -246,6 +257,15 @@ class PrintedTests(SynchronousTestCase):
             with self.assertRaises(SystemExit) as ending:
                 main.main()
             self.assertEqual(130, ending.exception.code, arguments)
+
+    def test_interrupt_of_imports(self) -> None:
+        """A command that is interrupted while it imports its modules prints nothing either."""
+        for function in ("main", "complete"):
+            program = f"{INTERRUPT_IMPORTS}from yurttunnel.cli.main import {function}\n{function}()"
+            ended = subprocess.run(
+                [sys.executable, "-c", program], capture_output=True, timeout=60, check=False
+            )
+            self.assertEqual((130, b"", b""), (ended.returncode, ended.stdout, ended.stderr))
 
     def test_no_page(self) -> None:
         """An empty name of a manual page is an error of one line."""
