@@ -66,7 +66,8 @@ class FileTests(ConfigurationFile, SynchronousTestCase):
             "frob = 1": "frob: unknown key: keys are the names of the flags",
             '"fr\\nob" = 1': '"fr\\nob": unknown key: keys are the names of the flags',
             "[frontend]\na = 1": "frontend: unknown key: keys are the names of the flags",
-            'config = "x"': "config: unknown key: keys are the names of the flags",
+            'config = "x"': "config: unknown key: a file cannot name another one",
+            'confg = "x"': "confg: unknown key: keys are the names of the flags",
         }.items():
             self.assertEqual(expected, self.problem(text))
 

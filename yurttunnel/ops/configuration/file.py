@@ -91,8 +91,7 @@ def parse_file(path: Path) -> dict[str, object]:
 def _flag_value(path: Path, name: str, value: object, entries: dict[str, Entry]) -> FlagValue:
     entry = entries.get(name)
     if entry is None:
-        meant = did_you_mean(name.replace("_", "-"), entries) or "keys are the names of the flags"
-        raise BadConfiguration(f"{path}: {_key(name)}: unknown key: {meant}")
+        raise BadConfiguration(f"{path}: {_key(name)}: unknown key: {_meant(name, entries)}")
     source = f"{path}: {name}"
     match entry:
         case Switch():
@@ -110,6 +109,13 @@ def _flag_value(path: Path, name: str, value: object, entries: dict[str, Entry])
             if text is None:
                 raise BadConfiguration(f"{source}: write one text or number, not {_shown(value)}")
             return FlagValue((text,), source)
+
+
+def _meant(name: str, entries: dict[str, Entry]) -> str:
+    """Return the fix for an unknown key."""
+    if name == OWN_KEY:
+        return "a file cannot name another one"
+    return did_you_mean(name.replace("_", "-"), entries) or "keys are the names of the flags"
 
 
 def _key(name: str) -> str:
