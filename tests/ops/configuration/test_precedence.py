@@ -63,6 +63,12 @@ class PrecedenceTests(ConfigurationFile, SynchronousTestCase):
         self.assertTrue(self.parse(name, "--standalone", YURTTUNNEL_STANDALONE="0").alone)
         self.assertFalse(self.parse(name, YURTTUNNEL_STANDALONE="").alone)
 
+    def test_blank_variables(self):
+        """A variable without a value for a repeatable flag is unset, and the file applies."""
+        for blank in (" ", "\n", " ; "):
+            settings = self.parse("--node-name=a", file='target = ["b"]', YURTTUNNEL_TARGET=blank)
+            self.assertEqual(("b",), settings.targets)
+
     def test_the_older_variable_of_a_flag(self):
         """It comes after the variable that each flag has, and before the file."""
         both = {"NODE_NAME": "older", "YURTTUNNEL_NODE_NAME": "newer"}

@@ -55,7 +55,7 @@ def variable_of(entry: Entry) -> str:
 def environment(
     table: Sequence[Entry], variables: Mapping[str, str], for_each_flag: bool = True
 ) -> Source:
-    """Return the values from the environment; an empty variable counts as unset.
+    """Return the values from the environment; an empty variable, or list, counts as unset.
 
     Without ``for_each_flag`` only flags that name a variable have one. Raises ``UsageError`` for a
     switch with an invalid value.
@@ -66,7 +66,8 @@ def environment(
             text = variables.get(variable)
             if text and entry.name not in found:
                 source = f"${variable} (or --{entry.name})"
-                found[entry.name] = FlagValue(tuple(_texts(entry, source, text)), source)
+                if texts := tuple(_texts(entry, source, text)):
+                    found[entry.name] = FlagValue(texts, source)
     return found
 
 
