@@ -238,11 +238,12 @@ class FishTests(SynchronousTestCase):
 
     def test_flags(self) -> None:
         """After a command its own flags are completed with their first sentences."""
+        help = "--help\tShow help with examples"
         flags = ["--output\tWhat is printed", "--state-dir\tWhere it's kept", "--watch\tGo on"]
-        self.assertEqual(flags, self.offered("server", "--"))
+        self.assertEqual([help, *flags], self.offered("server", "--"))
         self.assertEqual(flags[1:2], self.offered("token", "create", "--s"))
         self.assertEqual([], self.offered("unknown", "--"))
-        self.assertEqual([], self.offered("completion", "server", "--"))
+        self.assertEqual([help], self.offered("completion", "server", "--"))
         self.assertEqual([], self.offered("help", "server", "--"))
 
     def test_value(self) -> None:

@@ -148,8 +148,11 @@ def fish(commands: Tables) -> str:
         if choices:
             lines.append(_fish(_between(first, choices), f"-a {_single(' '.join(choices))}"))
         # A flag's value may equal the name of a command.
-        begins = _single(f"__yurttunnel_begins {name}")
-        lines += (f"complete -c yurttunnel -n {begins} {_fish_flag(each)}" for each in table)
+        begins = f"__yurttunnel_begins {name}"
+        lines += (
+            f"complete -c yurttunnel -n {_single(begins)} {_fish_flag(each)}" for each in table
+        )
+        lines.append(_fish(begins, f"-l help -d {_single(_COMMON_FLAGS['--help'])}"))
     return "\n".join(lines) + "\n"
 
 
