@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from ipaddress import ip_address, ip_network
 from weakref import ref
@@ -20,7 +21,11 @@ from tests.proxy.objects import (
     taken,
 )
 from yurttunnel.proxy.state.desired_state import ServiceStateCache
+from yurttunnel.proxy.state.desired_state import desired_state as desired_state_in_pieces
 from yurttunnel.proxy.state.virtual_services import NoEndpointsAction, Scope
+
+MANY = 3000
+"""The number of Services of a large cluster."""
 
 
 def of(*objects, node=HERE):
@@ -385,6 +390,28 @@ class ServiceStateCacheTests(SynchronousTestCase):
         ]
         self.assertEqual(["default/s3 TCP IPv4"], differing)
         self.assertEqual(desired_state(services, slices, HERE), after)
+
+    def test_short_pieces(self):
+        """However many Services there are, no piece of the work takes long."""
+        cache, shares = ServiceStateCache(), []
+        objects = taken(
+            *(
+                service(f"s{n}", f"10.96.{n // 250}.{n % 250}", ports=[port(nodePort=20000 + n)])
+                for n in range(MANY)
+            ),
+            *(endpoint_slice(f"10.1.{n // 250}.{n % 250 + 1}", of=f"s{n}") for n in range(MANY)),
+        )
+        desired_state(*objects, HERE, cache)
+        for _ in range(6):
+            work, pieces = desired_state_in_pieces(*objects, HERE, cache), []
+            began = time.thread_time()
+            for _ in work:
+                pieces.append(time.thread_time() - began)
+                began = time.thread_time()
+            pieces.append(time.thread_time() - began)
+            shares.append(max(pieces) / sum(pieces))
+        # The garbage collector may run in any piece.
+        self.assertLess(min(shares), 0.08)
 
     def triggered(self, cache, *objects):
         """Return the trigger times of changes."""

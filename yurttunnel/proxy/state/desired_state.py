@@ -51,7 +51,9 @@ class ServiceStateCache:
 
     def __init__(self) -> None:
         self._triggered: list[float] = []
-        # With and without loops: the inputs, and the state.
+        # With and without loops: the inputs, and the state, from the previous computation and from
+        # this one.
+        self._former: dict[tuple[_Name, bool], tuple[_Inputs, ServiceState]] = {}
         self._states: dict[tuple[_Name, bool], tuple[_Inputs, ServiceState]] = {}
 
     def state(
@@ -64,8 +66,9 @@ class ServiceStateCache:
         """Return :func:`~yurttunnel.proxy.state.service_state.service_state` of these arguments."""
         key = (service.namespace, service.name), bool(loops)
         inputs = service, slices, node_context, loops
-        known = self._states.get(key)
+        known = self._former.get(key)
         if known is not None and known[0] == inputs:
+            self._states[key] = known
             return known[1]
         if not loops:
             previous = () if known is None else known[0][1]
@@ -78,15 +81,13 @@ class ServiceStateCache:
         self._states[key] = inputs, state
         return state
 
-    def pop_triggered(self) -> tuple[float, ...]:
-        """Return the trigger times of slices that have changed since the last call."""
+    def finish(self) -> tuple[float, ...]:
+        """Drop the states that have not been requested since the last call; return the trigger
+        times of slices that have changed since then.
+        """
+        self._former, self._states = self._states, {}
         triggered, self._triggered = tuple(self._triggered), []
         return triggered
-
-    def retain(self, names: Collection[_Name]) -> None:
-        """Drop the Services that no longer exist."""
-        for key in [key for key in self._states if key[0] not in names]:
-            del self._states[key]
 
 
 def desired_state(
@@ -109,10 +110,14 @@ def desired_state(
         node.versions,
     )
     grouped = yield from _by_service(slices)
-    # The oldest comes first: it keeps a portal that others request, too.
-    ordered = sorted(services, key=lambda each: (each.created, each.namespace, each.name))
-    yield ""
-    cache.retain({(each.namespace, each.name) for each in ordered})
+    # The oldest comes first: it keeps a portal that others request, too. Sorting texts takes a
+    # fifth of the time of sorting tuples.
+    by_age: dict[str, Service] = {}
+    yield from visit(
+        services,
+        lambda each: by_age.setdefault(f"{each.created}\0{each.namespace}\0{each.name}", each),
+    )
+    ordered = [by_age[key] for key in sorted(by_age)]
     yield ""
     inputs = yield from gather(
         (each, tuple(grouped.get((each.namespace, each.name), ())), node_context)
@@ -126,7 +131,7 @@ def desired_state(
     for index, its in loops.items():
         states[index] = cache.state(*inputs[index], its)
     merged = yield from _merge(ordered, states)
-    return replace(merged, triggered=cache.pop_triggered())
+    return replace(merged, triggered=cache.finish())
 
 
 def _by_service(
@@ -166,13 +171,19 @@ def _loops_of_protocol(
     not allow cluster IPs as endpoints (Services without selectors). External portals of others may
     be endpoints, if their Services do not lead back.
     """
-    virtual = frozenset[Endpoint]().union(*(state.virtual for state in states))
-    node_ports = frozenset[int]().union(*(state.node_ports for state in states))
-    yield ""
-    external_loops = _external_loops(states)
-    yield ""
+    virtual: set[Endpoint] = set()
+    node_ports: set[int] = set()
+
+    def add_portals(state: LoopInputs) -> None:
+        virtual.update(state.virtual)
+        node_ports.update(state.node_ports)
+
+    yield from visit(states, add_portals)
+    external_loops = yield from _external_loops(states)
     found: dict[int, frozenset[Endpoint]] = {}
-    for index, state in enumerate(states):
+
+    def find(numbered: tuple[int, LoopInputs]) -> None:
+        index, state = numbered
         loops = state.endpoints & virtual | external_loops.get(index, frozenset())
         if not state.endpoint_ports.isdisjoint(node_ports):
             loops |= {
@@ -182,22 +193,33 @@ def _loops_of_protocol(
             }
         if loops:
             found[index] = loops
-    yield ""
+
+    yield from visit(enumerate(states), find)
     return found
 
 
-def _external_loops(states: Sequence[LoopInputs]) -> dict[int, frozenset[Endpoint]]:
+def _external_loops(
+    states: Sequence[LoopInputs],
+) -> Generator[str, None, dict[int, frozenset[Endpoint]]]:
     """Return the endpoints by which states lead to external portals of others, and back."""
-    # If several request the same portal, the first one gets it.
-    owners = {
-        portal: index for index in reversed(range(len(states))) for portal in states[index].external
-    }
+    owners: dict[Endpoint, int] = {}
+
+    def add_portals(numbered: tuple[int, LoopInputs]) -> None:
+        index, state = numbered
+        for portal in state.external:
+            # If several request the same portal, the first one gets it.
+            owners.setdefault(portal, index)
+
+    yield from visit(enumerate(states), add_portals)
     portals = frozenset(owners)
-    redirects = {
-        index: redirected
-        for index, state in enumerate(states)
-        if (redirected := state.endpoints & portals)
-    }
+    redirects: dict[int, frozenset[Endpoint]] = {}
+
+    def find(numbered: tuple[int, LoopInputs]) -> None:
+        index, state = numbered
+        if redirected := state.endpoints & portals:
+            redirects[index] = redirected
+
+    yield from visit(enumerate(states), find)
     remaining = _on_cycles(
         {index: {owners[each] for each in redirected} for index, redirected in redirects.items()}
     )
@@ -234,25 +256,24 @@ def _merge(
 ) -> Generator[str, None, DesiredState]:
     """Merge states, whose order is the priority for what several request."""
     owners: dict[Claim, str] = {}
-    claim_count = 0
-    for state in states:
-        owners.update(state.claims)
-        claim_count += len(state.claims)
-    yield ""
+    yield from visit(states, lambda state: owners.update(state.claims))
     found: dict[Key, VirtualService] = {}
     checks: dict[int, HealthCheckNodePort] = {}
     problems: list[Problem] = []
-    if len(owners) < claim_count:
+    if len(owners) < sum(len(state.claims) for state in states):
         owners.clear()
-        states = [
+        states = yield from gather(
             _without_owned(str(service), state, owners)
             for service, state in zip(services, states, strict=True)
-        ]
-    for state in states:
+        )
+
+    def add(state: ServiceState) -> None:
         found.update(state.services)
-        problems += state.problems
+        problems.extend(state.problems)
         if state.health_check is not None:
             checks[state.health_check.port] = state.health_check
+
+    yield from visit(states, add)
     return DesiredState(found, checks, tuple(problems))
 
 
