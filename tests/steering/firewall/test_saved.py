@@ -27,6 +27,16 @@ COMMIT
 """
 
 
+def drained(work):
+    """Return the pieces of work, and then the result."""
+    pieces = []
+    while True:
+        try:
+            pieces.append(next(work))
+        except StopIteration as ended:
+            return [*pieces, ended.value]
+
+
 class ReadTests(SynchronousTestCase):
     """Parsing."""
 
@@ -49,6 +59,17 @@ class ReadTests(SynchronousTestCase):
         """Lines about others are excluded before parsing."""
         self.assertEqual(9, len(TUNNEL.lines(TEXT)))
         self.assertEqual([], TUNNEL.lines(b"*nat\n:OUTPUT ACCEPT [0:0]\nCOMMIT\n"))
+
+    def test_many_lines_of_others(self):
+        """Our lines are found wherever they are among very many others, in short pieces of work."""
+        text, lines = b"", []
+        for number in range(100):
+            lines.append(b"-A TUNNEL-PORT -j %d" % number)
+            text += lines[-1] + b"\n" + b"-A KUBE-SERVICES -j RETURN\n" * 10 * number
+        for whole in (text, text[:-1]):
+            *pieces, found = drained(TUNNEL.find_lines(whole))
+            self.assertEqual(lines, found)
+            self.assertGreater(len(pieces), len(text) // 30_000)
 
     def test_one_table_of_many(self):
         """Its lines are those up to its end; a table that is not shown is missing."""
