@@ -201,7 +201,7 @@ class Proxier(Service):
         except SteeringFailed as error:
             self._failed(str(error))
             self._limited.warn(
-                "Services are served as before, because rules cannot be updated: {error}; retrying",
+                "Rules of Services cannot be updated, and stay as they are: {error}; retrying",
                 error=error,
             )
         except CancelledError:
