@@ -77,7 +77,7 @@ class CertificateTests(EndToEndTestCase):
         await other.ready()
         lured = tunnel.another_agent(server_port=other.agent_port, token_path=None)
         lured.start()
-        await self.eventually(lambda: "certificate" in lured.log, "the agent says why", 15)
+        await self.eventually(lambda: "remove node.pem from" in lured.log, "the agent says why", 15)
         self.assertEqual(await other.agents(), [])
 
     async def test_secrets_are_readable_by_their_owner_only(self) -> None:

@@ -23,7 +23,7 @@ from yurttunnel.ops.configuration.reloading import ConfigurationReloader
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.pki.directory import LockedDirectory, StateDirectory
-from yurttunnel.pki.enrolment_client import ServerAddress
+from yurttunnel.pki.enrolment_client import ENROLLED_AT, ServerAddress
 from yurttunnel.pki.enrolment_issuer import (
     NODE_FILE,
     EnrolledTemplate,
@@ -110,7 +110,7 @@ def enrolled_trust(
         template.problem,
         key=issuer.key,
     )
-    return AgentTrust(clock, certificate)
+    return AgentTrust(clock, certificate, expected=ENROLLED_AT)
 
 
 def greeting(

@@ -8,13 +8,15 @@ from functools import partial
 from twisted.internet.interfaces import IOpenSSLClientConnectionCreator, IReactorTime
 
 from yurttunnel.pki.authorities import Authorities
-from yurttunnel.pki.contexts import ClientContexts
+from yurttunnel.pki.contexts import EXPECTED_SERVER, ClientContexts, ExpectedServer
 from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.trust import Trust
 
 
 class AgentTrust(Trust):
-    """An agent's trust: ``certificate`` is that of its node."""
+    """An agent's trust: ``certificate`` is that of its node, ``expected`` that of
+    :class:`ClientContexts`.
+    """
 
     def __init__(
         self,
@@ -22,9 +24,11 @@ class AgentTrust(Trust):
         certificate: CertificateRenewal,
         authorities: Callable[[], Authorities | None] = lambda: None,
         reload_problem: Callable[[], str | None] = lambda: None,
+        expected: ExpectedServer = EXPECTED_SERVER,
     ) -> None:
         super().__init__(clock, {"agent": certificate}, authorities, reload_problem)
         self._contexts: ClientContexts | None = None
+        self._build = partial(ClientContexts, expected=expected)
         self.certificate = certificate
 
     async def ready(self) -> ClientContexts:
@@ -36,7 +40,7 @@ class AgentTrust(Trust):
         await self.certificate.when_ready()
         if self._contexts is None:
             credentials = partial(self.credentials, self.certificate)
-            self._contexts = self._live.follow(credentials, ClientContexts)
+            self._contexts = self._live.follow(credentials, self._build)
         return self._contexts
 
     def creator(self, server_name: str) -> IOpenSSLClientConnectionCreator:

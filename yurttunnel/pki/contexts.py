@@ -76,7 +76,7 @@ class ExpectedServer(NamedTuple):
     advice: str = SERVER_NAME_ADVICE
 
 
-_EXPECTED = ExpectedServer()
+EXPECTED_SERVER = ExpectedServer()
 
 _PARTIAL_WRITES = 0x1
 """SSL_MODE_ENABLE_PARTIAL_WRITE of OpenSSL's ssl.h, which pyOpenSSL sets but does not export."""
@@ -233,7 +233,7 @@ class ClientContexts(RotatingContexts):
         protocol: bytes = TUNNEL_PROTOCOL,
         *,
         present_certificate: bool = True,
-        expected: ExpectedServer = _EXPECTED,
+        expected: ExpectedServer = EXPECTED_SERVER,
     ) -> None:
         self._protocol = protocol
         self._presents = present_certificate

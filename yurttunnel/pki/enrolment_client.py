@@ -31,6 +31,7 @@ from yurttunnel.pki.clock_skew import ClockSkew
 from yurttunnel.pki.contexts import (
     ENROLMENT_PROTOCOL,
     ClientContexts,
+    ExpectedServer,
     ServerNotTrusted,
     UnverifiedConnections,
     check_server_name,
@@ -65,6 +66,13 @@ from yurttunnel.pki.token import JoinToken
 
 EXCHANGE_DEADLINE = 15.0
 """Seconds for one exchange, from dialing to the response."""
+
+ENROLLED_AT = ExpectedServer(
+    authority="the authority that issued this node's certificate: check the server's address; if"
+    " the server has a new authority, remove node.pem from the agent's --state-dir and start it"
+    " with a new join token"
+)
+"""The servers of a node that is enrolled at them."""
 
 
 class EnrolmentFailed(NotIssued):
@@ -146,7 +154,7 @@ async def renew(
 
     Raises the same errors as :func:`enroll`.
     """
-    contexts = ClientContexts(current, ENROLMENT_PROTOCOL)
+    contexts = ClientContexts(current, ENROLMENT_PROTOCOL, expected=ENROLLED_AT)
     request = EnrolmentRequest(node=node, identifiers=format_identifiers(identifiers), csr=csr)
     creator = contexts.creator(server.name, server.where)
     answer = await _exchange(clock, server, creator, lambda connection: request.encode())
