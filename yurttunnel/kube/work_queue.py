@@ -6,19 +6,18 @@ The backoff is that of controllers (``k8s.io/client-go/util/workqueue``:
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredList
+from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.kube.errors import ApiError, ApiUnreachable
 from yurttunnel.ops.backoff import exponential
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.ops.timeouts import fired_within
+from yurttunnel.ops.timeouts import ended_or_cancelled
 
 MIN_BACKOFF = 0.005
 MAX_BACKOFF = 1000.0
@@ -41,17 +40,6 @@ _CANCEL_TIMEOUT = 1.0
 _TRACEBACK_SECONDS = 60.0
 
 
-@dataclass(slots=True)
-class _Key:
-    """The state of a key; a key without pending work is removed."""
-
-    waiting: bool = False
-    under_way: bool = False
-    again: bool = False
-    failures: int = 0
-    pause: IDelayedCall | None = None
-
-
 class WorkQueue(Service):
     """Awaits ``handle(key)`` for each added key, with ``workers`` concurrent handlers.
 
@@ -69,10 +57,12 @@ class WorkQueue(Service):
         self._clock = clock
         self._handle = handle
         self._workers = workers
-        self._keys: dict[str, _Key] = {}
-        self._ready: deque[str] = deque()
-        self._attempts: set[Deferred[None]] = set()
-        self._under_way = 0
+        # The keys to handle, in order; those that are being handled are to be handled again.
+        self._ready: OrderedDict[str, None] = OrderedDict()
+        # The handlers in progress; ``None`` during the call that starts one.
+        self._under_way: dict[str, Deferred[None] | None] = {}
+        self._pauses: dict[str, IDelayedCall] = {}
+        self._failures: dict[str, int] = {}
         self._starting = False
         # The number of stops: an attempt that began before a stop is not retried after it.
         self._stops = 0
@@ -82,28 +72,23 @@ class WorkQueue(Service):
 
     def __len__(self) -> int:
         """Return the number of keys that are queued, in progress, or waiting for a retry."""
-        return len(self._keys)
+        return len(self._ready) + len(self._under_way) + len(self._pauses)
 
     def add(self, key: str) -> None:
         """Queue ``key``; it is dropped with a warning if there are :data:`MAX_KEYS` already."""
-        state = self._keys.get(key)
-        if state is None:
-            if len(self._keys) >= MAX_KEYS:
-                self._limited.warn(
-                    "{key} is not processed: {count} others are already queued; see the messages"
-                    " above",
-                    key=key,
-                    count=MAX_KEYS,
-                )
-                return
-            state = self._keys[key] = _Key()
-        if state.under_way:
-            state.again = True
-        elif not state.waiting:
-            if state.pause is not None:
-                state.pause.cancel()
-            self._make_ready(key, state)
-            self._work()
+        is_known = key in self._ready or key in self._under_way or key in self._pauses
+        if not is_known and len(self) >= MAX_KEYS:
+            self._limited.warn(
+                "{key} is not processed: {count} others are already queued; see the messages above",
+                key=key,
+                count=MAX_KEYS,
+            )
+            return
+        pause = self._pauses.pop(key, None)
+        if pause is not None and pause.active():
+            pause.cancel()
+        self._ready[key] = None
+        self._work()
 
     def startService(self) -> None:
         """Start the handlers, also for keys that were added before."""
@@ -114,33 +99,17 @@ class WorkQueue(Service):
         """Stop; fires when no handler is in progress, or when a cancelled one does not end."""
         super().stopService()
         self._stops += 1
-        self._ready.clear()
-        for key, state in list(self._keys.items()):
-            if state.pause is not None:
-                state.pause.cancel()
-            # A handler in progress keeps its key, so that no other handles it, even after a
-            # restart.
-            state.again = False
-            state.failures = 0
-            if not state.under_way:
-                del self._keys[key]
-        return Deferred.fromCoroutine(self._end(list(self._attempts)))
+        for pause in self._pauses.values():
+            pause.cancel()
+        for waiting in (self._ready, self._pauses, self._failures):
+            waiting.clear()
+        # A handler in progress keeps its key, so that no other handles it, even after a restart.
+        ending = [attempt for attempt in self._under_way.values() if attempt is not None]
+        return Deferred.fromCoroutine(self._end(ending))
 
     async def _end(self, ending: list[Deferred[None]]) -> None:
-        if await self._has_ended(ending, STOP_TIMEOUT):
-            return
-        for attempt in ending:
-            attempt.cancel()
-        if not await self._has_ended(ending, _CANCEL_TIMEOUT):
+        if not await ended_or_cancelled(self._clock, STOP_TIMEOUT, _CANCEL_TIMEOUT, ending):
             self._log.error("Defect: what is under way does not end though it is cancelled")
-
-    def _has_ended(self, ending: list[Deferred[None]], seconds: float) -> Deferred[bool]:
-        return fired_within(self._clock, seconds, DeferredList(ending))
-
-    def _make_ready(self, key: str, state: _Key) -> None:
-        state.pause = None
-        state.waiting = True
-        self._ready.append(key)
 
     def _work(self) -> None:
         # Attempts that complete at once call this again, which must not become a recursion.
@@ -148,57 +117,42 @@ class WorkQueue(Service):
             return
         self._starting = True
         try:
-            while self.running and self._ready and self._under_way < self._workers:
-                self._start(self._ready.popleft())
+            while self.running and len(self._under_way) < self._workers:
+                key = next((each for each in self._ready if each not in self._under_way), None)
+                if key is None:
+                    break
+                self._start(key)
         finally:
             self._starting = False
 
     def _start(self, key: str) -> None:
-        state = self._keys[key]
-        state.waiting = False
-        state.under_way = True
-        self._under_way += 1
-        attempt = Deferred.fromCoroutine(self._attempt(key, state))
+        del self._ready[key]
+        self._under_way[key] = None
+        attempt = Deferred.fromCoroutine(self._attempt(key))
         if not attempt.called:
-            self._attempts.add(attempt)
-            _ = attempt.addBoth(lambda _: self._attempts.discard(attempt))
+            self._under_way[key] = attempt
 
-    async def _attempt(self, key: str, state: _Key) -> None:
+    async def _attempt(self, key: str) -> None:
         stops = self._stops
-        failed = False
         try:
             await self._handle(key)
         except Exception as error:
             # Every exception is logged and retried. Attempts that were cancelled or abandoned by a
             # stop are dropped, as queued keys are.
             if stops == self._stops:
-                failed = True
                 self._log_error(key, error)
-        state.under_way = False
-        self._under_way -= 1
-        if failed:
-            self._pause(key, state)
-        elif state.again:
-            state.failures = 0
-            state.again = False
-            self._make_ready(key, state)
+                self._retry(key)
         else:
-            del self._keys[key]
+            self._failures.pop(key, None)
+        del self._under_way[key]
         self._work()
 
-    def _pause(self, key: str, state: _Key) -> None:
-        pause = exponential(state.failures, MIN_BACKOFF, MAX_BACKOFF)
-        state.failures += 1
-        if state.again:
-            state.again = False
-            self._make_ready(key, state)
-            return
-        seconds = max(pause, self._bucket.take())
-        state.pause = self._clock.callLater(seconds, self._pause_is_over, key, state)
-
-    def _pause_is_over(self, key: str, state: _Key) -> None:
-        self._make_ready(key, state)
-        self._work()
+    def _retry(self, key: str) -> None:
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        if key not in self._ready:
+            seconds = max(exponential(failures, MIN_BACKOFF, MAX_BACKOFF), self._bucket.take())
+            self._pauses[key] = self._clock.callLater(seconds, self.add, key)
 
     def _log_error(self, key: str, error: Exception) -> None:
         if isinstance(error, ApiError | ApiUnreachable):

@@ -16,7 +16,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 
 from yurttunnel.ops.backoff import Backoff
-from yurttunnel.ops.timeouts import fired_within
+from yurttunnel.ops.timeouts import ended_or_cancelled
 
 CANCEL_SECONDS = 3.0
 """The seconds that a run has to end after it was cancelled by a stop.
@@ -218,10 +218,7 @@ class Reconciler(Service):
     async def _end(self, under_way: Deferred[None] | None) -> bool:
         if under_way is None:
             return True
-        if self._finish and await fired_within(self._timers, self._finish, under_way):
-            return True
-        under_way.cancel()
-        ended = await fired_within(self._timers, CANCEL_SECONDS, under_way)
+        ended = await ended_or_cancelled(self._timers, self._finish, CANCEL_SECONDS, [under_way])
         if not ended:
             self._log.error("Defect: {what} does not end though it is cancelled", what=self._what)
         return ended

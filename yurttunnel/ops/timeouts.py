@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from twisted.internet.defer import CancelledError, Deferred, DeferredList
@@ -30,6 +30,20 @@ def fired_within(clock: IReactorTime, seconds: float, ending: Deferred[Any]) -> 
 
     _ = ending.addBoth(ended)
     return known
+
+
+async def ended_or_cancelled(
+    clock: IReactorTime, finish: float, cancel: float, deferreds: Sequence[Deferred[Any]]
+) -> bool:
+    """Wait ``finish`` seconds for ``deferreds``, then cancel them and wait ``cancel`` seconds.
+
+    Return whether all have fired then.
+    """
+    if finish and await fired_within(clock, finish, DeferredList(deferreds)):
+        return True
+    for each in deferreds:
+        each.cancel()
+    return await fired_within(clock, cancel, DeferredList(deferreds))
 
 
 async def all_fired_within(
