@@ -155,14 +155,15 @@ def build(
     )
     responses = ResponseHandler(reactor, cache, policy)
     cached_watches = TrackedWatches(reactor)
+    tokens = TokenReviews(reactor, cache, upstream.calls.user_of)
     forwarder = Forwarder(
         reactor,
         upstream.connections,
         upstream.balancer,
         health,
         responses,
-        CachedWatches(policy, configuration, cached_watches, cache),
-        TokenReviews(reactor, cache, upstream.calls.user_of),
+        CachedWatches(policy, configuration, cached_watches, cache, tokens.has_owner),
+        tokens,
         offline,
     )
     limits = Limits(reactor, settings.max_requests, settings.max_watches)

@@ -22,6 +22,7 @@ from tests.hub.forwarding.world import (
 from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.filters.watches import INTERVAL, SPREAD
+from yurttunnel.hub.forwarding.token_reviews import UNKNOWN_REVIEW_SECONDS
 from yurttunnel.kube.resources import CONFIG_MAPS
 
 INGRESS = b"User-Agent: ingress/v1"
@@ -203,6 +204,27 @@ class ConfiguredTests(World):
         )
         self.assertFalse(self.client.aborted)
         self.assertEqual(["a"], self.cached_list(client="ingress"))
+
+    def test_owner_known_later(self):
+        """A client whose token had no known owner lists again once it has, and is cached then."""
+        owner = "system:serviceaccount:n:web"
+        for token, lists in (("first", True), ("rotated", False)):
+            agent = KUBELET + b"\r\nAuthorization: Bearer " + token.encode()
+            if lists:
+                self.list(agent=agent)
+            self.watch("200", agent=agent)
+            self.pass_time(UNKNOWN_REVIEW_SECONDS, 1.0)
+            self.watch("200", agent=agent)
+            self.assertFalse(self.client.aborted)
+            self.users[token] = owner
+            self.pass_time(UNKNOWN_REVIEW_SECONDS, 1.0)
+            self.watch("200", agent=agent)
+            self.assert_refused()
+            self.list(agent=agent)
+            self.watch("200", agent=agent)
+            self.assertIn("new", self.cached_list(client=f"kubelet {owner}"))
+            self.pass_time(INTERVAL + SPREAD)
+            self.assertFalse(self.client.aborted)
 
     def test_same_request_on_one_connection(self):
         """Each response to a repeated request is cached as the ConfigMap says at that time."""

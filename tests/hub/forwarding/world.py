@@ -178,7 +178,9 @@ class World(SynchronousTestCase):
             Balancer(self.api_servers, rotates=False),
             self.health,
             self.responses,
-            CachedWatches(self.policy, configuration, self.followed, self.cache),
+            CachedWatches(
+                self.policy, configuration, self.followed, self.cache, self.tokens.has_owner
+            ),
             self.tokens,
             self.offline,
         )

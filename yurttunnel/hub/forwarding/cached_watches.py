@@ -4,7 +4,8 @@ The decision to cache a response is made when it begins, and watches are long. A
 before its client was listed in ``cache_agents``, or before the hub had read that list, is not
 cached. Its events would be missing from the cache, because a reflector lists only once.
 
-The same applies if the cache has a new file, because its file was damaged, removed or replaced, or
+The same applies if the API did not say who owns a client's token, for example because it was
+overloaded; and if the cache has a new file, because its file was damaged, removed or replaced, or
 is of another version of the hub: the new file has none of the lists that open watches continue.
 """
 
@@ -28,7 +29,8 @@ from yurttunnel.hub.request.requests import ApiRequest, Caller, HubCall
 class CachedWatches:
     """Tracks the lists and watches that ``policy`` caches in ``cache``.
 
-    Also tracked are those that it may cache with another ``configuration``.
+    Also tracked are those that it may cache with another ``configuration``. ``has_owner(token)`` is
+    that of :class:`~yurttunnel.hub.forwarding.token_reviews.TokenReviews`.
     """
 
     def __init__(
@@ -37,10 +39,12 @@ class CachedWatches:
         configuration: HubConfiguration,
         watches: TrackedWatches,
         cache: ICache,
+        has_owner: Callable[[str], bool],
     ) -> None:
         self._policy = policy
         self._watches = watches
         self._cache = cache
+        self._has_owner = has_owner
         configuration.on_changed.append(watches.review)
         cache.on_replaced.append(watches.review)
 
@@ -58,12 +62,15 @@ class CachedWatches:
         caches = self._policy.caches(caller, request)
         if not (is_configured or caches):
             return True
-        state, earlier = _state(caches, self._cache.replacements), _state(caches, 0)
+        state, earlier = self._state(caller, request), _state(caches, 0)
         if request.verb == "list":
             # Without its state, a list counts as one of an earlier run.
-            if is_configured or state != earlier:
+            if is_configured or caller.token or state != earlier:
                 self._watches.record_list(caller, request, state)
             return True
+        if not self._is_owned(caller):
+            # The events of this watch will be missing, even if its list was cached.
+            self._watches.record_list(caller, request, state)
         if self._watches.is_outdated(caller, request, state, earlier):
             send_failure(call.exchange, EXPIRED)
             return False
@@ -76,8 +83,12 @@ class CachedWatches:
         """See :class:`IWatchTracker`."""
         return self._watches.track(caller, request, lambda: self._state(caller, request), end)
 
+    def _is_owned(self, caller: Caller) -> bool:
+        return not caller.token or self._has_owner(caller.token)
+
     def _state(self, caller: Caller, request: ApiRequest) -> State:
-        return _state(self._policy.caches(caller, request), self._cache.replacements)
+        caches = self._policy.caches(caller, request) and self._is_owned(caller)
+        return _state(caches, self._cache.replacements)
 
 
 def _state(caches: bool, replacements: int) -> State:

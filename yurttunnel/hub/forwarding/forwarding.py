@@ -110,18 +110,20 @@ class Forwarder:
 
         A response to be cached waits until the owner of its token is known, once for each token.
         """
-        if not self.cached_watches.begin(call, change is not None):
-            return
         token = call.caller.token
         if not self.responses.caches(call):
-            Forwarding(self, call, change, None).begin()
+            self._begin(call, change, None)
         elif not token:
-            Forwarding(self, call, change, "").begin()
+            self._begin(call, change, "")
         else:
-            timeout = self.tokens.owner(token, call.share_holder).addCallback(
-                lambda owner: Forwarding(self, call, change, owner or None).begin()
+            known = self.tokens.owner(token, call.share_holder).addCallback(
+                lambda owner: self._begin(call, change, owner or None)
             )
-            _ = timeout.addErrback(self._defect, call)
+            _ = known.addErrback(self._defect, call)
+
+    def _begin(self, call: HubCall, change: Change | None, owner: str | None) -> None:
+        if self.cached_watches.begin(call, change is not None):
+            Forwarding(self, call, change, owner).begin()
 
     def _defect(self, failure: Failure, call: HubCall) -> None:
         _log.failure("Defect: a request could not be forwarded", failure)

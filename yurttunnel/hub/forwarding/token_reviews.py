@@ -89,6 +89,10 @@ class TokenReviews:
         state.waiting.append(waiting)
         return waiting
 
+    def has_owner(self, token: str) -> bool:
+        """Return whether the owner of ``token`` is known now."""
+        return read_token(token).digest in self._owned
+
     def response_received(self, token: str, share_holder: str | None) -> None:
         """Record a response to a request with ``token``; it may be invalid nevertheless."""
         self._review_if_due(token, share_holder)
