@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 from tests.hub.cache.caches import POD, PODS, item, make_cache, report_list
@@ -99,6 +100,45 @@ class FullDiskTests(LoggedCacheTestCase):
         filler.unlink()
         self.pass_time(31)
         self.assertEqual({"a": "9"}, self.names())
+
+    def test_full_after_a_kill(self) -> None:
+        """The data in the log of a process that was killed can be read from a full disk."""
+        left = {
+            path: path.read_bytes()
+            for path in self.directory.iterdir()
+            if not path.name.endswith("-shm")
+        }
+        self.assertIn("-wal", str(max(left, key=lambda path: len(left[path]))))
+        self.stop()
+        for path, content in left.items():
+            path.write_bytes(content)
+        filler = self.fulfil()
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        self.assertEqual({"a": "1"}, self.names())
+        self.assertTrue(self.is_locked())
+        filler.unlink()
+        self.pass_time(31)
+        self.assertEqual(self.is_locked(), not list(self.directory.glob("*-shm")))
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.assertEqual({"a": "9"}, self.names())
+
+    def test_locked(self) -> None:
+        """Other processes can use a new file only with the index that the hub uses."""
+        self.assertEqual(self.is_locked(), not list(self.directory.glob("*-shm")))
+
+    def is_locked(self) -> bool:
+        """Return whether another process cannot use the file."""
+        [path] = self.directory.glob("*.db")
+        script = (
+            "import sqlite3, sys; c = sqlite3.connect(sys.argv[1], timeout=0);"
+            " c.execute('PRAGMA user_version').fetchone()"
+        )
+        ended = subprocess.run(
+            [sys.executable, "-c", script, path], capture_output=True, text=True, check=False
+        )
+        self.assertIn("database is locked" if ended.returncode else "", ended.stderr)
+        return ended.returncode != 0
 
     def test_read_only(self) -> None:
         """Cached data can be read from a read-only disk."""

@@ -39,10 +39,21 @@ class FullDiskTests(SynchronousTestCase):
 
     def test_small_disk(self) -> None:
         """The tests of ``small_disk`` pass in a mount namespace of their own."""
+        self.run_tests("mount -t tmpfs -o size=1m,mode=0700 none {path}")
+
+    def test_small_blocks(self) -> None:
+        """They pass on a disk whose blocks are smaller than the pages of memory, too."""
+        self.run_tests(
+            "truncate -s 1500k {path}.img && mkfs.ext4 -q -b 1024 -m 0 -O ^has_journal {path}.img"
+            " && mount -o loop {path}.img {path} && rmdir {path}/lost+found && chmod 0700 {path}"
+        )
+
+    def run_tests(self, mount: str) -> None:
+        """Run the tests of ``small_disk`` on the disk that a command mounts."""
         path = Path(self.mktemp()).absolute()
         path.mkdir()
         run = [sys.executable, "-m", "twisted.trial", f"--temp-directory={path}-trial"]
-        script = f"mount -t tmpfs -o size=1m,mode=0700 none {path} || exit 9; exec {' '.join(run)}"
+        script = f"{{ {mount.format(path=path)}; }} || exit 9; exec {' '.join(run)}"
         ended = subprocess.run(
             ["unshare", "--mount", "sh", "-c", f"{script} tests.hub.cache.small_disk"],
             env={**os.environ, "SMALL_DISK": str(path)},

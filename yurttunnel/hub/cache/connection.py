@@ -43,6 +43,9 @@ class Connection:
 
     def close(self) -> None:
         """Close the file."""
+        self._disconnect()
+
+    def _disconnect(self) -> None:
         if self._connection is not None:
             connection, self._connection = self._connection, None
             with contextlib.suppress(sqlite3.Error):
@@ -55,7 +58,7 @@ class Connection:
             yield
         except self._convertible as error:
             # A new connection gives the most precise diagnosis.
-            self.close()
+            self._disconnect()
             converted = cache_error(error, self._path)
             if converted is None:
                 raise

@@ -36,6 +36,9 @@ from yurttunnel.pki.directory import StateDirectory, StateError
 _PAGE = 4096
 """The page size in bytes, which is that of flash memory and of most disks."""
 
+_MIN_ROOM = 256 * 1024
+"""The room in bytes that the disk must have for a file with the index of the log."""
+
 _PRAGMAS = (
     # Must come before the first table.
     f"PRAGMA page_size = {_PAGE}",
@@ -100,6 +103,8 @@ class Database(Connection):
         self._is_guest = is_guest
         # That of the last file, 0 if it was set aside, None before the first one.
         self._inode: int | None = None
+        # As long as it is open, all connections of this process share an index in memory.
+        self._index: sqlite3.Connection | None = None
         self.replacements = 0
         """How often a new or another file was opened in place of an earlier one."""
 
@@ -108,6 +113,11 @@ class Database(Connection):
         with self._converting_errors():
             connection = self._opened()
             return _contents(connection, self._path), events.count(connection)
+
+    def close(self) -> None:
+        """Close the file."""
+        super().close()
+        self._replace_index(None)
 
     def set_limit(self, max_bytes: int) -> None:
         """Change the maximum size in bytes; a file that is larger does not grow further."""
@@ -225,6 +235,7 @@ class Database(Connection):
             except StateError as error:
                 raise CacheFailed(f"the cache: {error}") from error
             _make_private(self._path)
+            self._choose_index()
             self._connection = self._connect(uri_of(self._path, "mode=rw"))
             inode = os.stat(self._path).st_ino
             is_created = _prepare(self._connection)
@@ -232,6 +243,33 @@ class Database(Connection):
                 self.replacements += 1
             self._inode = inode
         return self._connection
+
+    def _choose_index(self) -> None:
+        """Keep the index of the log in memory if the disk may have no room for a file.
+
+        SQLite maps that file, and writes one byte in each 4 KiB to reserve room for it. If the disk
+        is full, that fails, or, with smaller blocks, the process ends later with SIGBUS.
+        """
+        index = None
+        status = os.statvfs(self._path)
+        if status.f_frsize < _PAGE or status.f_bavail * status.f_frsize < _MIN_ROOM:
+            # https://sqlite.org/vfs.html#standard_unix_vfses
+            index = self._connect(uri_of(self._path, "mode=rw&vfs=unix-excl"))
+            try:
+                # A connection to a file with a log keeps its lock, which excludes other processes.
+                if not os.path.getsize(self._path):
+                    _configure(index)
+                _version(index)
+            except BaseException:
+                index.close()
+                raise
+        self._replace_index(index)
+
+    def _replace_index(self, index: sqlite3.Connection | None) -> None:
+        previous, self._index = self._index, index
+        if previous is not None:
+            with contextlib.suppress(sqlite3.Error):
+                previous.close()
 
 
 def _in_transaction(connection: sqlite3.Connection, writes: Sequence[Write]) -> list[WriteResult]:
@@ -293,12 +331,22 @@ def _set_limit(connection: sqlite3.Connection, max_bytes: int) -> None:
     connection.execute(f"PRAGMA max_page_count = {max_bytes // _PAGE}")
 
 
-def _prepare(connection: sqlite3.Connection) -> bool:
-    """Prepare a new connection; return whether the file was empty."""
+def _configure(connection: sqlite3.Connection) -> None:
     for pragma in _PRAGMAS:
         connection.execute(pragma)
-    connection.execute(_LISTED)
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    """Return the version of the file, 0 if it is empty."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
+    return int(version)
+
+
+def _prepare(connection: sqlite3.Connection) -> bool:
+    """Prepare a new connection; return whether the file was empty."""
+    _configure(connection)
+    connection.execute(_LISTED)
+    version = _version(connection)
     if version == 0:
         connection.executescript(
             f"BEGIN IMMEDIATE; {schema.TABLES}"
@@ -307,4 +355,4 @@ def _prepare(connection: sqlite3.Connection) -> bool:
         )
     elif version != schema.VERSION:
         raise CacheDamaged(f"the cache is of another version of yurthub ({version})")
-    return bool(version == 0)
+    return version == 0
