@@ -112,8 +112,16 @@ class PageResponse:
     fields: Fields = ()
 
 
+class PageRefused(Exception):
+    """Raised by a page to respond with an error: ``status``, and the message as a line of text."""
+
+    def __init__(self, sentence: str, status: int = 400) -> None:
+        super().__init__(sentence)
+        self.status = status
+
+
 AnyPage: TypeAlias = Callable[[PageRequest], PageResponse | Awaitable[PageResponse]]
-"""Makes the response to a request with any method."""
+"""Makes the response to a request with any method; may raise :class:`PageRefused`."""
 
 Pages = Mapping[str, AnyPage]
 """Pages by path; a path that ends with ``/*`` matches all paths below it that have no page."""
@@ -232,6 +240,9 @@ class LimitedSite(HTTPFactory):
             if not isinstance(response, PageResponse):
                 response = await response
             body = await self._joined(exchange, response.body)
+        except PageRefused as error:
+            body = f"{error}\n".encode("utf-8", "backslashreplace")
+            response = PageResponse(TEXT, body, error.status)
         except Exception:
             # Whatever the error, the client gets a response, and the log the traceback.
             self._log.failure("The request for {path!r} failed", path=request.path)

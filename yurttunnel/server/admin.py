@@ -6,19 +6,20 @@ a cluster, the valid join tokens and the revoked nodes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import contextlib
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from twisted.internet.defer import Deferred, DeferredLock
+from twisted.internet.defer import DeferredLock
 from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.ops import flags
 from yurttunnel.ops.admin_socket import AdminSocket
 from yurttunnel.ops.clocks import timestamp
-from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, as_json
-from yurttunnel.ops.http_site import PageResponse, text
+from yurttunnel.ops.debug.pages import Page, Parameters, as_json
+from yurttunnel.ops.http_site import PageRefused, PageResponse
 from yurttunnel.ops.threads import run_in_new_thread
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.join_token import JoinTokenFile
@@ -31,7 +32,7 @@ from yurttunnel.pki.token import (
     TokenRefused,
     TokenStore,
 )
-from yurttunnel.server.frontends.forward import Forward, Listen, parse_forward, parse_listen
+from yurttunnel.server.frontends.forward import Forward, parse_forward, parse_listen
 from yurttunnel.server.frontends.forwards import ForwardRefused, Forwards, ForwardState
 from yurttunnel.server.join_command import command_with_token
 from yurttunnel.server.options import Settings
@@ -86,42 +87,28 @@ class ForwardPages:
         states = [] if forwards is None else forwards.states()
         return as_json({"forwards": [_forward_entry(each) for each in states]})
 
-    def _add(self, parameters: Parameters) -> Deferred[PageResponse]:
-        try:
+    async def _add(self, parameters: Parameters) -> PageResponse:
+        with _refused_for(ValueError):
             forward = parse_forward(parameters.get("forward", ""))
-        except ValueError as error:
-            raise BadParameter(str(error)) from None
         replace = parameters.get("replace", "false")
         if replace not in ("true", "false"):
-            raise BadParameter("replace must be true or false")
-        return Deferred.fromCoroutine(self._add_forward(forward, replace == "true"))
-
-    async def _add_forward(self, forward: Forward, replace: bool) -> PageResponse:
-        forwards = self._find()
-        if forwards is None:
-            return text(f"{NOT_LISTENING}\n", 409)
-        try:
-            await forwards.add(forward, replace)
-        except ForwardRefused as error:
-            return text(f"{error}\n", 409)
+            raise PageRefused("replace must be true or false")
+        with _refused_for(ForwardRefused, 409):
+            await self._forwards().add(forward, replace == "true")
         return as_json(_describe(forward))
 
-    def _remove(self, parameters: Parameters) -> Deferred[PageResponse]:
-        try:
+    async def _remove(self, parameters: Parameters) -> PageResponse:
+        with _refused_for(ValueError, what="listen: "):
             listen = parse_listen(parameters.get("listen", ""))
-        except ValueError as error:
-            raise BadParameter(f"listen: {error}") from None
-        return Deferred.fromCoroutine(self._remove_forward(listen))
+        with _refused_for(ForwardRefused, 409):
+            forward = await self._forwards().remove(listen)
+        return as_json(_describe(forward))
 
-    async def _remove_forward(self, listen: Listen) -> PageResponse:
+    def _forwards(self) -> Forwards:
         forwards = self._find()
         if forwards is None:
-            return text(f"{NOT_LISTENING}\n", 409)
-        try:
-            forward = await forwards.remove(listen)
-        except ForwardRefused as error:
-            return text(f"{error}\n", 409)
-        return as_json(_describe(forward))
+            raise PageRefused(NOT_LISTENING, 409)
+        return forwards
 
 
 def _forward_entry(state: ForwardState) -> dict[str, object]:
@@ -166,23 +153,16 @@ class RevocationPages:
             }
         )
 
-    def _revoke(self, parameters: Parameters) -> Deferred[PageResponse]:
+    async def _revoke(self, parameters: Parameters) -> PageResponse:
         node = parameters.get("node", "")
         if not node:
-            raise BadParameter("node is missing: give the name of a node")
-        return Deferred.fromCoroutine(self._revoke_node(node))
-
-    async def _revoke_node(self, node: str) -> PageResponse:
+            raise PageRefused("node is missing: give the name of a node")
         # In a thread, because it waits for the disk.
         revoke = partial(revoke_node, self._reactor, self._state_dir)
-        try:
+        with _refused_for(RevocationFailed), _refused_for(StateError, 500):
             sentence = await self._one_at_a_time.run(
                 run_in_new_thread, self._reactor, "yurttunnel revocation", revoke, node
             )
-        except RevocationFailed as error:
-            return text(f"{error}\n", 400)
-        except StateError as error:
-            return text(f"{error}\n", 500)
         self._log.info("{sentence} by a command", node=node, sentence=sentence)
         # Refreshed so that the session ends now, instead of at the next check of the file.
         self._revocations.refresh()
@@ -217,10 +197,8 @@ class TokenPages:
         }
 
     def _list(self, parameters: Parameters) -> PageResponse:
-        try:
+        with _refused_for(StateError, 500):
             in_file = self._file.read()
-        except StateError as error:
-            return text(f"{error}\n", 500)
         token_in_file = None if in_file is None else in_file.token_id
         return as_json(
             {
@@ -234,11 +212,9 @@ class TokenPages:
     def _create(self, parameters: Parameters) -> PageResponse:
         lifetime = _lifetime(parameters)
         if len(self._tokens.valid()) >= MAX_TOKENS:
-            return text(f"{MAX_TOKENS} join tokens are valid already: revoke one first\n", 409)
-        try:
+            raise PageRefused(f"{MAX_TOKENS} join tokens are valid already: revoke one first", 409)
+        with _refused_for(StateError, 500, "the join token cannot be created: "):
             token = self._tokens.issue(lifetime, after=self._revocations.last_revocation())
-        except StateError as error:
-            return text(f"the join token cannot be created: {error}\n", 500)
         self._log.info(
             "join token {token} is created by a command, and valid for {seconds:.0f} s",
             token=token.token_id,
@@ -252,13 +228,10 @@ class TokenPages:
     def _revoke(self, parameters: Parameters) -> PageResponse:
         token_id = parameters.get("id", "")
         if not token_id:
-            raise BadParameter("id is missing: give the id of a join token")
-        try:
+            raise PageRefused("id is missing: give the id of a join token")
+        cannot = "the join token cannot be revoked: "
+        with _refused_for(TokenRefused, 409), _refused_for(StateError, 500, cannot):
             self._tokens.revoke(token_id)
-        except TokenRefused as error:
-            return text(f"{error}\n", 409)
-        except StateError as error:
-            return text(f"the join token cannot be revoked: {error}\n", 500)
         self._log.info("join token {token} is revoked by a command", token=token_id)
         self._file.replace_if_due()
         return as_json({"id": token_id})
@@ -277,7 +250,14 @@ def _lifetime(parameters: Parameters) -> float:
     text_value = parameters.get("lifetime")
     if text_value is None:
         return DEFAULT_TOKEN_LIFETIME
-    try:
+    with _refused_for(ValueError, what="lifetime: "):
         return flags.token_lifetime(text_value)
-    except ValueError as error:
-        raise BadParameter(f"lifetime: {error}") from None
+
+
+@contextlib.contextmanager
+def _refused_for(kind: type[Exception], status: int = 400, what: str = "") -> Iterator[None]:
+    """Respond with the message of an error of this kind, after ``what``."""
+    try:
+        yield
+    except kind as error:
+        raise PageRefused(f"{what}{error}", status) from None

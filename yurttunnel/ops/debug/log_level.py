@@ -6,8 +6,8 @@ from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.logger import Logger, LogLevel
 
-from yurttunnel.ops.debug.pages import BadParameter, Page, Parameters, number
-from yurttunnel.ops.http_site import PageResponse, text
+from yurttunnel.ops.debug.pages import Page, Parameters, number
+from yurttunnel.ops.http_site import PageRefused, PageResponse, text
 from yurttunnel.ops.log_levels import LogLevelFilter
 
 DEFAULT_SECONDS = 600
@@ -37,7 +37,7 @@ class TemporaryLogLevel(Service):
     def _change(self, parameters: Parameters) -> PageResponse:
         name = parameters.get("level")
         if name not in _LEVELS:
-            raise BadParameter(f"the parameter level is required: one of {', '.join(_LEVELS)}")
+            raise PageRefused(f"the parameter level is required: one of {', '.join(_LEVELS)}")
         seconds = number(parameters, "seconds", 1, MAX_SECONDS, DEFAULT_SECONDS)
         self._restore()
         level = LogLevel.levelWithName(name)

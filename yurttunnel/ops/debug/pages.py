@@ -11,16 +11,15 @@ which are elsewhere, and these connections come from loopback, too: they are rej
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from twisted.internet.address import IPv4Address as TcpAddress
 from twisted.internet.address import IPv6Address as Tcp6Address
-from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IAddress
 
 from yurttunnel.http.authority import Address
 from yurttunnel.ops.host_check import is_cross_origin, is_loopback, requested_host
-from yurttunnel.ops.http_site import PageRequest, PageResponse, allowed_methods, text
+from yurttunnel.ops.http_site import PageRefused, PageRequest, PageResponse, allowed_methods, text
 
 JSON = b"application/json"
 HTML = b"text/html; charset=utf-8"
@@ -32,12 +31,8 @@ Parameters = Mapping[str, str]
 """The parameters of the query, each once."""
 
 
-class BadParameter(ValueError):
-    """A parameter of the query is invalid; the message has one line that says what is expected."""
-
-
-Handler = Callable[[Parameters], "PageResponse | Deferred[PageResponse]"]
-"""Makes the response; raises :class:`BadParameter`."""
+Handler = Callable[[Parameters], "PageResponse | Awaitable[PageResponse]"]
+"""Makes the response; may raise :class:`PageRefused`."""
 
 
 def as_json(value: object) -> PageResponse:
@@ -59,22 +54,19 @@ class Page:
             self._handlers[b"POST"] = post
         self._parameters = parameters
 
-    def __call__(self, request: PageRequest) -> PageResponse | Deferred[PageResponse]:
+    def __call__(self, request: PageRequest) -> PageResponse | Awaitable[PageResponse]:
         """Respond to ``request``."""
         handler = self._handlers.get(request.head.method)
         if handler is None:
             sentence, fields = allowed_methods(self._handlers)
             return text(f"{sentence}\n", 405, fields)
-        try:
-            return handler(self._read(request))
-        except BadParameter as error:
-            return text(f"{error}\n", 400)
+        return handler(self._read(request))
 
     def _read(self, request: PageRequest) -> Parameters:
         given = request.parameters
         if any(name not in self._parameters or len(given[name]) > 1 for name in given):
             expected = ", ".join(self._parameters) or "none"
-            raise BadParameter(f"parameters of this page, each once: {expected}")
+            raise PageRefused(f"parameters of this page, each once: {expected}")
         return {name: value for name, (value,) in given.items()}
 
 
@@ -86,12 +78,10 @@ def number(
     if given is None and default is not None:
         return default
     if given is None or not (given.isascii() and given.isdecimal() and len(given) < 10):
-        raise BadParameter(
-            f"the parameter {name} is required: a number from {minimum} to {maximum}"
-        )
+        raise PageRefused(f"the parameter {name} is required: a number from {minimum} to {maximum}")
     value = int(given)
     if not minimum <= value <= maximum:
-        raise BadParameter(f"{name} is a number from {minimum} to {maximum}")
+        raise PageRefused(f"{name} is a number from {minimum} to {maximum}")
     return value
 
 
