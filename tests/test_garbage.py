@@ -46,6 +46,7 @@ class GarbageTests(SynchronousTestCase):
         """A program that tests start collects as often as a user's does."""
         output = Path(self.mktemp())
         with output.open("wb") as log:
-            program = fork_server().start(PROGRAM, log.fileno(), os.getcwd(), dict(os.environ))
+            file = log.fileno()
+            program = fork_server().start(PROGRAM, file, file, os.getcwd(), dict(os.environ))
         self.assertEqual(0, program.wait(60))
         self.assertEqual(str(USUAL), output.read_text().splitlines()[0])

@@ -32,8 +32,9 @@ from tests.watchdog import SECONDS_ELSEWHERE
 _REQUEST_BYTES = 1 << 17
 """The maximum length of a request: arguments and environment."""
 
-_DESCRIPTORS = 3
-"""The number in a request: the log, the network namespace, and a pipe for id and exit status."""
+_DESCRIPTORS = 4
+"""The number in a request: standard output and error, the network namespace, and a pipe for id and
+exit status."""
 
 _NUMBER = struct.Struct("i")
 
@@ -92,14 +93,19 @@ class ForkServer:
         return self._seconds
 
     def start(
-        self, arguments: list[str], log: int, directory: str, environment: dict[str, str]
+        self,
+        arguments: list[str],
+        output: int,
+        errors: int,
+        directory: str,
+        environment: dict[str, str],
     ) -> Forked:
         """Start ``python -m`` with these arguments, in the network namespace of this thread."""
         request = json.dumps([arguments, directory, environment]).encode()
         news, told = os.pipe()
         namespace = os.open("/proc/thread-self/ns/net", os.O_RDONLY)
         try:
-            socket.send_fds(self._connection, [request], [log, namespace, told])
+            socket.send_fds(self._connection, [request], [output, errors, namespace, told])
         finally:
             os.close(namespace)
             os.close(told)
@@ -162,9 +168,9 @@ def _serve(connection: socket.socket) -> tuple[bytes, list[int]] | None:
             pid = os.fork()
             if pid == 0:
                 return request, descriptors
-            log, namespace, told = descriptors
-            os.close(log)
-            os.close(namespace)
+            *others, told = descriptors
+            for descriptor in others:
+                os.close(descriptor)
             os.write(told, _NUMBER.pack(pid))
             ended = os.pidfd_open(pid)
             children[ended] = (pid, told)
@@ -183,10 +189,10 @@ def _report_end(ended: int, pid: int, told: int) -> None:
 def _become(request: bytes, descriptors: list[int]) -> None:
     """Run the program of a request, until its end."""
     arguments, directory, environment = json.loads(request)
-    log, namespace, _ = descriptors
+    output, errors, namespace, _ = descriptors
     enter(namespace)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
+    os.dup2(output, 1)
+    os.dup2(errors, 2)
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
     os.chdir(directory)
     os.environ.clear()

@@ -129,7 +129,8 @@ class Program:
         stopwatch.programs.add(self)
         with open(self.log_path, "ab") as log:
             if not self._prefix:
-                self._process = fork_server().start(command, log.fileno(), directory, environment)
+                file = log.fileno()
+                self._process = fork_server().start(command, file, file, directory, environment)
                 return
             self._process = subprocess.Popen(
                 [*self._prefix, sys.executable, "-m", *command],

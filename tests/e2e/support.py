@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
+import sys
 import tempfile
 
 from twisted.internet import reactor
@@ -16,7 +18,8 @@ from twisted.trial.unittest import SkipTest, TestCase
 
 from tests.e2e.clients import ConnectAnswer, Peer, RequestClient, Target, connect, connect_directly
 from tests.e2e.faults import FaultProxy
-from tests.e2e.programs import Program, Tunnel
+from tests.e2e.fork_server import fork_server
+from tests.e2e.programs import ROOT, Program, Tunnel
 from tests.e2e.scheduling import Concurrency, acquire_slot
 from tests.e2e.stopwatch import Deadline, DeadlineExceeded, within
 
@@ -26,6 +29,9 @@ CONCURRENCY = {
 }
 """The concurrency of tests that measure, by prefix of the module's name; the first match applies.
 All other tests are shared."""
+
+MODULE_SECONDS = 60.0
+"""The timeout of a command that the fork server starts, and that ends by itself."""
 
 POLL_FRACTION = 0.05
 """The interval between two polls, as a fraction of the time waited so far."""
@@ -136,6 +142,33 @@ class EndToEndTestCase(TestCase):
         path = which(command[0])
         extra = {} if standard_input is None else {"stdinBytes": standard_input}
         return await getProcessOutputAndValue(path, command[1:], reactor=reactor, **extra)
+
+    async def run_module(
+        self, *command: str, prefix: tuple[str, ...] = ()
+    ) -> tuple[bytes, bytes, int]:
+        """Run ``python -m`` in the test's directory; return what `run_command` does.
+
+        The fork server starts it, unless ``prefix`` is a command that starts the interpreter.
+        """
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        if prefix:
+            executable, *options = [*prefix, sys.executable, "-m", *command]
+            return await getProcessOutputAndValue(
+                executable, options, environment, self.directory, reactor
+            )
+        with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+            files = (output.fileno(), errors.fileno())
+            process = fork_server().start([*command], *files, self.directory, environment)
+            try:
+                await self.eventually(
+                    lambda: process.poll() is not None, f"{command} ends", MODULE_SECONDS
+                )
+            finally:
+                if process.returncode is None:
+                    os.kill(process.pid, signal.SIGKILL)
+            output.seek(0)
+            errors.seek(0)
+            return output.read(), errors.read(), process.returncode
 
     async def eventually(self, condition, what: str, seconds: float = 10.0, interval: float = 0.02):
         """Wait until ``condition()`` (or its awaited result) is true; fail after ``seconds`` in

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Sequence
 
 from twisted.internet import reactor
-from twisted.internet.defer import Deferred, DeferredSemaphore, gatherResults
+from twisted.internet.defer import DeferredSemaphore, gatherResults
 from twisted.internet.error import ConnectError
-from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest
 
 from benchmarks.ports import free_ports
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.hub.programs import Hub
 from tests.e2e.outages.clocks import WallClock
-from tests.e2e.programs import READY_SECONDS, ROOT, Agent, Program
+from tests.e2e.programs import READY_SECONDS, Agent, Program
 from tests.e2e.support import EndToEndTestCase, which
 
 META_PORT = 10265
@@ -58,16 +56,6 @@ REPORTED = {
 _IN_USE = "is in use by process {pid}, which has to be stopped first; or use another directory"
 
 
-class _CommandTestCase(EndToEndTestCase):
-    """Runs commands that exit by themselves, without a shell."""
-
-    def run_module(self, module: str, arguments: Sequence[str], *prefix: str) -> Deferred:
-        """Run a command to its end; return both outputs, and its status."""
-        executable, *rest = [*prefix, sys.executable, "-m", module, *arguments]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        return getProcessOutputAndValue(executable, rest, environment, self.directory)
-
-
 REPORTED_BY_COMMAND = {
     "server --stat-dir S": REPORTED["yurttunnel-server --stat-dir S"],
     "quickstart --chek": REPORTED["yurttunnel-quickstart --chek"],
@@ -95,7 +83,7 @@ REPORTED_BY_COMMAND = {
 """Messages of ``yurttunnel``, which is not a command of ``twist``."""
 
 
-class CommandLineTests(_CommandTestCase):
+class CommandLineTests(EndToEndTestCase):
     """Each error is one line on standard error, and status 64."""
 
     async def test_messages(self) -> None:
@@ -106,7 +94,7 @@ class CommandLineTests(_CommandTestCase):
             ("yurttunnel.cli", REPORTED_BY_COMMAND),
         ):
             ended = await gatherResults(
-                [semaphore.run(self.run_module, module, line.split()) for line in all_expected],
+                [semaphore.run(self.run_module, module, *line.split()) for line in all_expected],
                 consumeErrors=True,
             )
             for (line, expected), (output, errors, status) in zip(
@@ -117,12 +105,12 @@ class CommandLineTests(_CommandTestCase):
                 )
 
 
-class StateDirectoryTests(_CommandTestCase):
+class StateDirectoryTests(EndToEndTestCase):
     """An unusable state directory gives one line, too, and status 1."""
 
     async def refused(self, expected: str, arguments: Sequence[str], *prefix: str) -> None:
         """Require that a command fails with this line."""
-        _, errors, status = await self.run_module("twisted", arguments, *prefix)
+        _, errors, status = await self.run_module("twisted", *arguments, prefix=prefix)
         self.assertEqual((f"{expected}\n", 1), (errors.decode(), status))
 
     async def test_a_second_process(self) -> None:

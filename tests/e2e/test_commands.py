@@ -18,7 +18,6 @@ from twisted.internet import reactor
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionRefusedError as RefusedConnection
 from twisted.internet.threads import deferToThread
-from twisted.internet.utils import getProcessOutputAndValue
 from twisted.trial.unittest import SkipTest
 
 from benchmarks.ports import free_ports
@@ -57,6 +56,9 @@ def mutants(choice: random.Random, count: int) -> Iterator[bytes]:
 class CommandCase(EndToEndTestCase):
     """A test case with a server and an agent started by the command; it runs further ones."""
 
+    prefix: tuple[str, ...] = ()
+    """The command that starts the interpreter of further ones; without it the fork server does."""
+
     def make_tunnel(self, **options):
         """Start both by the command."""
         tunnel = super().make_tunnel(**options)
@@ -68,14 +70,8 @@ class CommandCase(EndToEndTestCase):
         self, *arguments: str, prefix: tuple[str, ...] = ()
     ) -> tuple[str, str, int]:
         """Run a command to its end: standard output, standard error and status."""
-        executable, *others = [*prefix, sys.executable, "-m", "yurttunnel.cli", *arguments]
-        output, errors, status = await getProcessOutputAndValue(
-            executable,
-            others,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            reactor=reactor,
-            path=self.directory,
-        )
+        prefix = prefix or self.prefix
+        output, errors, status = await self.run_module("yurttunnel.cli", *arguments, prefix=prefix)
         return output.decode(), errors.decode(), status
 
     async def run_unread(self, module: str, *arguments: str) -> tuple[bytes, int]:
@@ -481,7 +477,9 @@ class InClusterTests(CommandCase):
 
 
 class WithoutProgramsTests(CommandCase):
-    """Commands without a running program, and invalid ones."""
+    """Commands without a running program, and invalid ones, in interpreters of their own."""
+
+    prefix = ("env",)
 
     async def test_one_line(self) -> None:
         """Each error is one line, with the fix."""

@@ -7,16 +7,14 @@ import re
 import signal
 import socket
 import stat
-import sys
 import tarfile
 from pathlib import Path
 
 from twisted.internet import reactor
-from twisted.internet.utils import getProcessOutputAndValue
 
 from benchmarks.ports import free_ports
 from tests.e2e.clients import Echo, EchoClient, RequestClient
-from tests.e2e.programs import ROOT, Program
+from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase, which
 
 BEARER = "opaque-bearer-of-a-caller"
@@ -42,13 +40,8 @@ class DiagnoseTestCase(EndToEndTestCase):
         ``prefix`` is put before the interpreter.
         """
         name = f"{self.directory}/{len(os.listdir(self.directory))}.tar.gz"
-        executable, *options = [*prefix, sys.executable, "-m", "twisted", *arguments]
-        output, errors, status = await getProcessOutputAndValue(
-            executable,
-            [*options, "--diagnose", "--output", name],
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            reactor=reactor,
-            path=self.directory,
+        output, errors, status = await self.run_module(
+            "twisted", *arguments, "--diagnose", "--output", name, prefix=prefix
         )
         self.assertEqual(b"", errors)
         self.assertEqual(0o600, stat.S_IMODE(os.stat(name).st_mode))
