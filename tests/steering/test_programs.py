@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import socket
+import sys
 
-from twisted.internet import reactor
+from twisted.internet import process, reactor
 from twisted.internet.defer import CancelledError
 from twisted.internet.error import ProcessDone, ProcessTerminated
 from twisted.internet.testing import MemoryReactorClock
@@ -99,6 +101,37 @@ class ProgramsTests(ProgramsContract, TestCase):
         finished = await self.programs.run(["sh", "-c", "echo $LC_ALL $X; echo $PATH"])
         self.assertEqual(b"C y\n/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin\n", finished.output)
 
+    async def test_descriptors(self):
+        """A program inherits no descriptors, and its start does not search those of this process,
+        of which there may be thousands.
+        """
+        self.patch(process, "_listOpenFDs", lambda: self.fail("it searches all descriptors"))
+        with socket.socket() as opened:
+            finished = await self.programs.run(["sh", "-c", f"ls /proc/$$/fd/{opened.fileno()}"])
+        self.assertIn("No such file", finished.errors)
+
+    async def test_signals(self):
+        """Signals that this process ignores end a program."""
+        error = await self.assertFailure(
+            self.programs.run(["sh", "-c", "kill -PIPE $$"]), ProgramFailed
+        )
+        self.assertEqual("sh was terminated by signal 13", str(error))
+
+    async def test_without_standard_streams(self):
+        """Programs also run if this process has been started without standard streams."""
+        script = (
+            "import os\n"
+            "for number in range(3): os.close(number)\n"
+            "from twisted.internet import reactor, task\n"
+            "from yurttunnel.steering.programs import Programs\n"
+            "def ended(finished):\n"
+            "    os._exit(finished.output == b'x' and finished.errors == 'y\\n')\n"
+            "Programs(reactor).run(['sh', '-c', 'cat; echo y >&2'], b'x').addCallback(ended)\n"
+            "reactor.run()\n"
+        )
+        finished = await self.programs.run([sys.executable, "-c", script])
+        self.assertEqual((1, ""), (finished.status, finished.errors))
+
     async def test_too_long(self):
         """A program that never ends is killed."""
         running = self.programs.run(["sleep", "1000"], seconds=0.05)
@@ -153,7 +186,7 @@ class Reactor(MemoryReactorClock):
 
     failure = None
 
-    def spawnProcess(self, protocol, command, arguments=(), env=None):
+    def spawn(self, reactor, protocol, program, arguments, environment):
         """Keep a process."""
         if self.failure is not None:
             raise self.failure
@@ -167,7 +200,7 @@ class ProgramsInMemoryTests(SynchronousTestCase):
     def setUp(self):
         """Run a program."""
         self.reactor = Reactor()
-        self.running = Programs(self.reactor).run(["sh"], b"x")
+        self.running = Programs(self.reactor, self.reactor.spawn).run(["sh"], b"x")
 
     def tearDown(self):
         """Check that nothing is left."""
@@ -220,6 +253,6 @@ class ProgramsInMemoryTests(SynchronousTestCase):
         self.reactor.process.end(ProcessDone(0))
         self.successResultOf(self.running)
         self.reactor.failure = OSError(12, "Cannot allocate memory")
-        failed = Programs(self.reactor).run(["sh"])
+        failed = Programs(self.reactor, self.reactor.spawn).run(["sh"])
         error = self.failureResultOf(failed, ProgramFailed).value
         self.assertEqual("sh cannot be started: Cannot allocate memory", str(error))
