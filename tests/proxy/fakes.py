@@ -112,12 +112,13 @@ class FakeClaims:
         self.taken = set()
         self.wanted = None
 
-    def claim(self, portals):
+    def claim(self, services):
         """Set which ports are taken."""
-        self.wanted = portals
+        self.wanted = {key: each.portals for key, each in services.items()}
+        yield ""
         return {
             (key, portal): "another process listens there"
-            for key, those in portals.items()
+            for key, those in self.wanted.items()
             for portal in those
             if portal.port in self.taken
         }

@@ -8,8 +8,9 @@ from ipaddress import ip_address, ip_network
 
 from zope.interface.verify import verifyObject
 
-from tests.proxy.services import key
+from tests.proxy.services import key, service
 from tests.steering.netlink.support import KernelTestCase
+from yurttunnel.ops.slices import ITEMS_PER_PIECE, at_once
 from yurttunnel.proxy.interfaces import IPortClaims
 from yurttunnel.proxy.port_claims import PortClaims
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol
@@ -44,6 +45,14 @@ class PortClaimsTests(KernelTestCase):
         self.claims = PortClaims(lambda: self.own, lambda *asked: asked in self.proxy_ports)
         self.addCleanup(self.claims.release)
 
+    def claim(self, portals):
+        """Claim the portals of services by their keys; return the problems."""
+        services = {
+            requested: service(key=requested, portals=tuple(portals[requested]))
+            for requested in portals
+        }
+        return at_once(self.claims.claim(services))
+
     def bound(self, version=4, protocol=Protocol.TCP, port=30080, address=None, options=()):
         """Return another program's socket on a port; for TCP it listens."""
         family = socket.AF_INET if version == 4 else socket.AF_INET6
@@ -71,11 +80,18 @@ class PortClaimsTests(KernelTestCase):
         """The claims provide their interface."""
         verifyObject(IPortClaims, self.claims)
 
+    def test_many_services(self):
+        """Thousands of Services are looked at in short pieces of work."""
+        keys = [key(f"web-{number}") for number in range(1000)]
+        services = {each: service(key=each, portals=(node_port(),)) for each in keys}
+        pieces = list(self.claims.claim(services))
+        self.assertGreaterEqual(len(pieces), len(keys) // ITEMS_PER_PIECE)
+
     def test_node_ports(self):
         """Each is claimed on every address of its family, by its protocol; no others are."""
         for version, protocol in EVERY:
             requested = key(protocol=protocol, version=version)
-            self.assertEqual({}, self.claims.claim({requested: [node_port()]}))
+            self.assertEqual({}, self.claim({requested: [node_port()]}))
             for other in EVERY:
                 self.assertEqual(other == (version, protocol), self.is_claimed(*other))
             self.assertFalse(self.is_claimed(version, protocol, 30081))
@@ -97,14 +113,14 @@ class PortClaimsTests(KernelTestCase):
             elsewhere = OTHER if version == 4 else ip_address("::1")
             self.bound(version, protocol, address=elsewhere)
             requested = key(protocol=protocol, version=version)
-            self.assertEqual({}, self.claims.claim({requested: [node_port()]}))
+            self.assertEqual({}, self.claim({requested: [node_port()]}))
             self.assertTrue(self.is_claimed(version, protocol, address=(OWN, OWN_6)[version == 6]))
 
     def test_node_ports_of_a_family_without_networks(self):
         """They are claimed at all of its addresses, as in the rules; the same with all networks."""
         for networks in (["10.20.0.0/16"], ["::/0", "fd00::/8"]):
             self.restrict_node_ports(*networks)
-            self.claims.claim({key(version=6): [node_port()]})
+            self.claim({key(version=6): [node_port()]})
             self.assertTrue(self.is_claimed(6, address=ip_address("::1")))
             self.claims.release()
 
@@ -112,20 +128,20 @@ class PortClaimsTests(KernelTestCase):
         """They are claimed by one socket for all addresses, not by thousands."""
         self.restrict_node_ports("10.0.0.0/8")
         self.own = {ip_address(f"10.30.0.{number}") for number in range(17)}
-        self.assertEqual({}, self.claims.claim({key(): [node_port()]}))
+        self.assertEqual({}, self.claim({key(): [node_port()]}))
         self.assertTrue(self.is_claimed(address=OWN))
 
     def test_an_external_address_with_a_node_port_of_another_service(self):
         """Both are served: clients of that address get the first."""
         self.restrict_node_ports("10.20.0.0/16")
         wanted = {key("a"): [external(OWN)], key("b"): [node_port()]}
-        self.assertEqual({}, self.claims.claim(wanted))
-        self.assertEqual({}, self.claims.claim(dict(reversed(wanted.items()))))
+        self.assertEqual({}, self.claim(wanted))
+        self.assertEqual({}, self.claim(dict(reversed(wanted.items()))))
 
     def test_whoever_shares(self):
         """Options that share ports do not give access to a claimed one."""
         for version, protocol in EVERY:
-            self.claims.claim({key(protocol=protocol, version=version): [node_port()]})
+            self.claim({key(protocol=protocol, version=version): [node_port()]})
             for options in ([socket.SO_REUSEADDR], [socket.SO_REUSEADDR, socket.SO_REUSEPORT]):
                 self.assertTrue(self.is_claimed(version, protocol, options=options))
                 self.assertTrue(
@@ -140,7 +156,7 @@ class PortClaimsTests(KernelTestCase):
             external(FOREIGN, 80),
             external(OTHER, 81, PortalKind.CLUSTER_IP),
         ]
-        self.assertEqual({}, self.claims.claim({key(): portals}))
+        self.assertEqual({}, self.claim({key(): portals}))
         self.assertTrue(self.is_claimed(address=OWN))
         self.assertFalse(self.is_claimed(address=OTHER))
         self.assertTrue(self.is_claimed(address=OTHER, port=443))
@@ -150,12 +166,12 @@ class PortClaimsTests(KernelTestCase):
     def test_added_address(self):
         """It is claimed by the next call."""
         portals = {key(): [external(FOREIGN)]}
-        self.claims.claim(portals)
+        self.claim(portals)
         self.own.add(FOREIGN)
         # It is already known, but not configured yet.
-        self.assertEqual({}, self.claims.claim(portals))
+        self.assertEqual({}, self.claim(portals))
         self.network.add(str(FOREIGN))
-        self.assertEqual({}, self.claims.claim(portals))
+        self.assertEqual({}, self.claim(portals))
         self.assertTrue(self.is_claimed(address=FOREIGN))
 
     def test_a_taken_port(self):
@@ -165,13 +181,13 @@ class PortClaimsTests(KernelTestCase):
             requested = key(protocol=protocol, version=version)
             portals = {requested: [node_port(), node_port(30081)]}
             for _ in range(2):
-                [(where, problem)] = self.claims.claim(portals).items()
+                [(where, problem)] = self.claim(portals).items()
                 self.assertEqual((requested, node_port()), where)
                 self.assertIn(f"{protocol.value} port 30080 (IPv{version}) is in use", problem)
                 self.assertIn("sport = :30080", problem)
             self.assertTrue(self.is_claimed(version, protocol, 30081))
             taken.close()
-            self.assertEqual({}, self.claims.claim(portals))
+            self.assertEqual({}, self.claim(portals))
             self.assertTrue(self.is_claimed(version, protocol))
 
     def test_a_proxy_port(self):
@@ -180,7 +196,7 @@ class PortClaimsTests(KernelTestCase):
             self.bound(version, protocol)
             self.proxy_ports = {(version, protocol, 30080)}
             requested = key(protocol=protocol, version=version)
-            [problem] = self.claims.claim({requested: [node_port()]}).values()
+            [problem] = self.claim({requested: [node_port()]}).values()
             said = f"{protocol.value} port 30080 (IPv{version}) is a proxy port of this process: "
             self.assertIn(said, problem)
             self.assertNotIn("another process", problem)
@@ -197,16 +213,16 @@ class PortClaimsTests(KernelTestCase):
                 self.assertEqual(b"", client.recv(1))
             former.close()
             self.assertTrue(self.is_claimed(version))
-            self.assertEqual({}, self.claims.claim({key(version=version): [node_port()]}))
+            self.assertEqual({}, self.claim({key(version=version): [node_port()]}))
             for options in ([], [socket.SO_REUSEADDR], [socket.SO_REUSEPORT]):
                 self.assertTrue(self.is_claimed(version, options=options))
 
     def test_again(self):
         """A claim is kept by the same socket."""
         portals = {key(): [node_port(), external()]}
-        self.claims.claim(portals)
+        self.claim(portals)
         self.patch(socket, "socket", self.refuse)
-        self.assertEqual({}, self.claims.claim(portals))
+        self.assertEqual({}, self.claim(portals))
 
     @staticmethod
     def refuse(*arguments):
@@ -215,8 +231,8 @@ class PortClaimsTests(KernelTestCase):
 
     def test_release(self):
         """Unneeded ports are released; in the end all are."""
-        self.claims.claim({key(): [node_port()], key("b"): [node_port(30081)]})
-        self.claims.claim({key("b"): [node_port(30081)]})
+        self.claim({key(): [node_port()], key("b"): [node_port(30081)]})
+        self.claim({key("b"): [node_port(30081)]})
         self.assertFalse(self.is_claimed())
         self.assertTrue(self.is_claimed(port=30081))
         self.claims.release()
@@ -225,22 +241,22 @@ class PortClaimsTests(KernelTestCase):
     def test_two_services(self):
         """The one that has had a portal keeps it; the other one's problem names the owner."""
         late, early = key("a"), key("b")
-        self.claims.claim({early: [node_port()]})
+        self.claim({early: [node_port()]})
         for _ in range(2):
-            problems = self.claims.claim({late: [node_port()], early: [node_port()]})
+            problems = self.claim({late: [node_port()], early: [node_port()]})
             self.assertEqual([(late, node_port())], list(problems))
             self.assertIn(str(early), problems[late, node_port()])
-        self.assertEqual({}, self.claims.claim({late: [node_port()]}))
+        self.assertEqual({}, self.claim({late: [node_port()]}))
         self.assertTrue(self.is_claimed())
 
     def test_a_node_port_and_an_address(self):
         """The socket for all addresses includes both, in any order of changes."""
         wildcard, there = {key("a"): [node_port()]}, {key("b"): [external()]}
         for first, second in ((wildcard, there), (there, wildcard)):
-            self.assertEqual({}, self.claims.claim(first))
-            self.assertEqual({}, self.claims.claim({**first, **second}))
+            self.assertEqual({}, self.claim(first))
+            self.assertEqual({}, self.claim({**first, **second}))
             self.assertTrue(self.is_claimed())
-            self.assertEqual({}, self.claims.claim(second))
+            self.assertEqual({}, self.claim(second))
             self.assertTrue(self.is_claimed(address=OWN))
             self.assertEqual(second is wildcard, self.is_claimed(address=OTHER))
             self.claims.release()
@@ -250,13 +266,13 @@ class PortClaimsTests(KernelTestCase):
         self.bound(address=OTHER)
         both = {key("a"): [node_port()], key("b"): [external()]}
         for _ in range(2):
-            self.assertEqual([(key("a"), node_port())], list(self.claims.claim(both)))
+            self.assertEqual([(key("a"), node_port())], list(self.claim(both)))
             self.assertTrue(self.is_claimed(address=OWN))
 
     def test_without_rules(self):
         """Clients of a claimed port are refused at once, for both protocols."""
         for version, protocol in EVERY:
-            self.claims.claim({key(protocol=protocol, version=version): [node_port()]})
+            self.claim({key(protocol=protocol, version=version): [node_port()]})
             family = socket.AF_INET if version == 4 else socket.AF_INET6
             with socket.socket(family, KINDS[protocol]) as client:
                 client.settimeout(60)
@@ -268,5 +284,5 @@ class PortClaimsTests(KernelTestCase):
     def test_no_descriptors(self):
         """Other reasons are reported as they are."""
         self.patch(socket, "socket", self.refuse)
-        [problem] = self.claims.claim({key(): [node_port()]}).values()
+        [problem] = self.claim({key(): [node_port()]}).values()
         self.assertEqual("TCP port 30080 (IPv4) cannot be claimed: Too many open files", problem)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from dataclasses import dataclass
 
 from twisted.internet.defer import Deferred
@@ -138,12 +138,15 @@ class IProxySockets(Interface):
 class IPortClaims(Interface):
     """Claims ports of this machine that are portals, so that no other program uses them."""
 
-    def claim(portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
+    def claim(
+        services: Mapping[Key, VirtualService],
+    ) -> Generator[str, None, Mapping[tuple[Key, Portal], str]]:
         """Claim the node ports, and the ports of external addresses that belong to this machine; no
         others.
 
         Return the reason for each portal that cannot be claimed (in use by another process or
-        another service); no rules may be created for it. Each call tries again.
+        another service); no rules may be created for it. Each call tries again. It yields between
+        slices of work (:func:`yurttunnel.ops.slices.visit`).
         """
 
     def release() -> None:

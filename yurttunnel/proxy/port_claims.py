@@ -14,11 +14,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import socket
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from zope.interface import implementer
 
+from yurttunnel.ops.slices import visit
 from yurttunnel.proxy.interfaces import IPortClaims
 from yurttunnel.proxy.sockets.listening import listen, refuse, reuse_address
 from yurttunnel.proxy.state.virtual_services import (
@@ -27,6 +28,7 @@ from yurttunnel.proxy.state.virtual_services import (
     Network,
     Portal,
     Protocol,
+    VirtualService,
     has_node_ports,
 )
 
@@ -89,9 +91,11 @@ class PortClaims:
         # port.
         self._owners: dict[tuple[_Binding, Address | None], Key] = {}
 
-    def claim(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
+    def claim(
+        self, services: Mapping[Key, VirtualService]
+    ) -> Generator[str, None, Mapping[tuple[Key, Portal], str]]:
         """See :class:`IPortClaims`."""
-        wanted = self._wanted(portals)
+        wanted = yield from self._wanted(services)
         # A socket for one address would conflict with the one for all addresses.
         needed = {
             binding
@@ -101,18 +105,21 @@ class PortClaims:
         self._close(self._sockets.keys() - needed)
         problems: dict[tuple[Key, Portal], str] = {}
         owners: dict[tuple[_Binding, Address | None], Key] = {}
-        for binding in sorted(wanted, key=lambda one: one.address is not None):
+
+        def claim(binding: _Binding) -> None:
             claimants = wanted[binding]
             problem = self._claim(binding)
             if problem is not None:
                 problems.update((claimant, problem) for claimant in claimants)
-                continue
+                return
             for key, portal in claimants:
-                claim = binding, portal.address
-                if claim not in owners:
-                    owners[claim] = self._owner(claim, claimants)
-                if key != owners[claim]:
-                    problems[key, portal] = f"{binding} already belongs to {owners[claim]}"
+                place = binding, portal.address
+                if place not in owners:
+                    owners[place] = self._owner(place, claimants)
+                if key != owners[place]:
+                    problems[key, portal] = f"{binding} already belongs to {owners[place]}"
+
+        yield from visit(sorted(wanted, key=lambda one: one.address is not None), claim)
         self._owners = owners
         return problems
 
@@ -121,14 +128,18 @@ class PortClaims:
         self._close(list(self._sockets))
         self._owners.clear()
 
-    def _wanted(self, portals: Mapping[Key, Sequence[Portal]]) -> dict[_Binding, _Claimants]:
+    def _wanted(
+        self, services: Mapping[Key, VirtualService]
+    ) -> Generator[str, None, dict[_Binding, _Claimants]]:
         own = self._own_addresses()
         wanted: dict[_Binding, _Claimants] = {}
         node_port_addresses = {
             version: self._node_port_addresses(version, own) for version in (4, 6)
         }
-        for key, requested in portals.items():
-            for portal in requested:
+
+        def add(service: VirtualService) -> None:
+            key = service.key
+            for portal in service.portals:
                 if portal.address is None:
                     addresses = node_port_addresses[key.version]
                 else:
@@ -137,6 +148,8 @@ class PortClaims:
                 for address in addresses:
                     binding = _Binding(key.version, key.protocol, address, portal.port)
                     wanted.setdefault(binding, []).append((key, portal))
+
+        yield from visit(services.values(), add)
         return wanted
 
     def _node_port_addresses(

@@ -227,7 +227,7 @@ class Proxier(Service):
         """Run a sync; return ``repaired`` if others had changed rules, else ``ok``."""
         state = self._source.state() or DesiredState()
         services = state.services
-        unclaimed = self._claims.claim({key: each.portals for key, each in services.items()})
+        unclaimed = await in_slices(self._clock, self._claims.claim(services))
         proxied = await self._manager.open_sockets(services, unclaimed)
         await self._checks.update(state.health_checks)
         self._record_problems(
@@ -240,7 +240,10 @@ class Proxier(Service):
         )
         # The state may have changed while sockets were opened.
         self._manager.update((self._source.state() or state).services)
-        now = {each.service.key: each for each in proxied}
+        now: dict[Key, ProxiedService] = {}
+        await in_slices(
+            self._clock, visit(proxied, lambda each: now.__setitem__(each.service.key, each))
+        )
         # The addresses may change while rules are created, and these rules do not redirect to the
         # new ones.
         self._current_addresses = self._addresses()

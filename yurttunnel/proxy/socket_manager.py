@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import Interface
 
-from yurttunnel.ops.slices import in_slices, visit
+from yurttunnel.ops.slices import gather, in_slices, visit
 from yurttunnel.proxy.balancing.picker import EndpointPicker
 from yurttunnel.proxy.interfaces import (
     EndpointStats,
@@ -147,18 +147,23 @@ class SocketManager:
         if self._updating is not None:
             await in_slices(self._clock, self._updates())
         self._failed.clear()
-        self._in_kernel = {
-            key: service
-            for key, service in services.items()
-            if self._kernel is not None and self._kernel.supports(service)
-        }
-        missing = {
-            key: service
-            for key, service in services.items()
-            if key not in self._open and key not in self._in_kernel
-        }
-        self._without_endpoints = {key: each for key, each in missing.items() if not each.endpoints}
-        await self._open_all([each for each in missing.values() if each.endpoints])
+        in_kernel: dict[Key, VirtualService] = {}
+        without_endpoints: dict[Key, VirtualService] = {}
+        missing: list[VirtualService] = []
+
+        def sort(service: VirtualService) -> None:
+            if self._kernel is not None and self._kernel.supports(service):
+                in_kernel[service.key] = service
+            elif service.key in self._open:
+                return
+            elif service.endpoints:
+                missing.append(service)
+            else:
+                without_endpoints[service.key] = service
+
+        await in_slices(self._clock, visit(services.values(), sort))
+        self._in_kernel, self._without_endpoints = in_kernel, without_endpoints
+        await self._open_all(missing)
         return await in_slices(self._clock, self._all_proxied(services, unclaimed))
 
     def problems(self) -> Iterable[Problem]:
@@ -186,11 +191,15 @@ class SocketManager:
         change of a traffic policy, or under another port name) or by the kernel. Return whether
         there was anything to close.
         """
-        gone = [
-            key
-            for key in self._open
-            if key.version in versions and (key not in services or key in self._in_kernel)
-        ]
+        gone = await in_slices(
+            self._clock,
+            gather(
+                list(self._open),
+                lambda key: (
+                    key.version in versions and (key not in services or key in self._in_kernel)
+                ),
+            ),
+        )
         # One pass for all of them: there may be thousands of Services.
         leave = gone or self._continuing
         numbers = {_number(each) for each in services.values()} if leave else set()

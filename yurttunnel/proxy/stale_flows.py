@@ -47,7 +47,8 @@ def stale_flows(
     slices of work (:func:`yurttunnel.ops.slices.visit`).
     """
     removed = yield from _removed_endpoints(before, after)
-    in_cluster_before, in_cluster_after = _within_cluster(before), _within_cluster(after)
+    in_cluster_before = yield from _within_cluster(before)
+    in_cluster_after = yield from _within_cluster(after)
     found: list[Found] = []
 
     def compare(key: Key) -> None:
@@ -62,7 +63,8 @@ def stale_flows(
             stale = _attempts(old, new)
         found.extend((key.version, each) for each in stale)
 
-    yield from visit(before.keys() | after.keys(), compare)
+    yield from visit(before, compare)
+    yield from visit(after, lambda key: None if key in before else compare(key))
     return found
 
 
@@ -73,7 +75,7 @@ def flows_to(
     ``addresses``, which this machine no longer has; if these are very many flows, all flows to
     their portals. It yields between slices of work.
     """
-    in_cluster = _within_cluster(proxied)
+    in_cluster = yield from _within_cluster(proxied if addresses else {})
     by_version = {
         version: [each for each in addresses if each.version == version] for version in VERSIONS
     }
@@ -124,8 +126,12 @@ def _identity(key: Key) -> _Identity:
     return key.name, key.version
 
 
-def _within_cluster(proxied: Mapping[Key, ProxiedService]) -> InClusterServices:
-    return InClusterServices(each for key, each in proxied.items() if key.protocol is Protocol.UDP)
+def _within_cluster(
+    proxied: Mapping[Key, ProxiedService],
+) -> Generator[str, None, InClusterServices]:
+    found = InClusterServices()
+    yield from visit(proxied.values(), found.add)
+    return found
 
 
 def _in_cluster_port(within: InClusterServices, proxied: ProxiedService | None) -> int | None:

@@ -24,7 +24,10 @@ class InClusterServicesTests(SynchronousTestCase):
     def found(self, *others, of=None):
         """Return the service used instead of the external one, or of another one."""
         of = of or self.external
-        return InClusterServices([of, *others]).replacement_for(of)
+        services = InClusterServices()
+        for each in (of, *others):
+            services.add(each)
+        return services.replacement_for(of)
 
     def test_external_is_local(self):
         """It is the one for cluster IPs, unless that has local endpoints only."""

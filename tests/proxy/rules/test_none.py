@@ -8,6 +8,7 @@ from twisted.logger import LogLevel, capturedLogs
 from twisted.trial.unittest import SynchronousTestCase
 from zope.interface.verify import verifyObject
 
+from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.interfaces import IConntrack, IPortClaims, IRules, ProxiedService
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.state.virtual_services import (
@@ -65,5 +66,5 @@ class NoRulesTests(SynchronousTestCase):
             verifyObject(interface, rules)
         self.assertFalse(self.successResultOf(rules.remove()))
         self.assertIsNone(rules.generation())
-        self.assertEqual({}, rules.claim({KEY: PORTALS}))
+        self.assertEqual({}, at_once(rules.claim({KEY: VirtualService(KEY, PORTALS, ())})))
         self.assertEqual(0, self.successResultOf(rules.delete_entries(4, [])))

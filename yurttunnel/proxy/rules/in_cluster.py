@@ -9,24 +9,26 @@ external chains of k8s.io/kubernetes pkg/proxy/iptables and nftables).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.state.virtual_services import Key, Protocol, Scope, ServicePortName
 
 _Identity = tuple[ServicePortName, int, Protocol]
 
-_SCOPES = (Scope.INTERNAL, Scope.CLUSTER)
-"""The scopes of siblings; the last one that exists has all endpoints."""
-
 
 class InClusterServices:
-    """Finds these services among all that are ``proxied``."""
+    """Finds these services among all, which are added first."""
 
-    def __init__(self, proxied: Iterable[ProxiedService]) -> None:
-        found = [each for each in proxied if each.service.key.scope in _SCOPES]
-        found.sort(key=lambda each: _SCOPES.index(each.service.key.scope))
-        self._siblings = {_identity(each.service.key): each for each in found}
+    def __init__(self) -> None:
+        self._siblings: dict[_Identity, ProxiedService] = {}
+
+    def add(self, proxied: ProxiedService) -> None:
+        """Add a service."""
+        key = proxied.service.key
+        if key.scope is Scope.CLUSTER:
+            # If it exists, the one for cluster IPs has local endpoints only.
+            self._siblings[_identity(key)] = proxied
+        elif key.scope is Scope.INTERNAL:
+            self._siblings.setdefault(_identity(key), proxied)
 
     def replacement_for(self, proxied: ProxiedService) -> ProxiedService | None:
         """Return the service for clients within the cluster that use the portals of ``proxied``;

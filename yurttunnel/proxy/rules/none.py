@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
@@ -15,7 +15,7 @@ from yurttunnel.proxy.interfaces import (
     ProxiedService,
     StaleFlows,
 )
-from yurttunnel.proxy.state.virtual_services import Key, Portal
+from yurttunnel.proxy.state.virtual_services import Key, Portal, VirtualService
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 
 
@@ -50,8 +50,11 @@ class NoRules:
         """See :class:`IRules`."""
         return None
 
-    def claim(self, portals: Mapping[Key, Sequence[Portal]]) -> Mapping[tuple[Key, Portal], str]:
+    def claim(
+        self, services: Mapping[Key, VirtualService]
+    ) -> Generator[str, None, Mapping[tuple[Key, Portal], str]]:
         """See :class:`IPortClaims`."""
+        yield ""
         return {}
 
     def release(self) -> None:

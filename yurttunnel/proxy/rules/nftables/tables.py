@@ -94,7 +94,8 @@ class Tables:
         Families other than those of this object are left out. It yields between slices of work
         (:func:`yurttunnel.ops.slices.visit`).
         """
-        within = InClusterServices(proxied)
+        within = InClusterServices()
+        yield from visit(proxied, within.add)
         self._former, self._made = self._made, {}
         hosts = {version: self._host_address(version) for version in self._versions}
         tables = {version: self._base(version, host) for version, host in hosts.items()}
