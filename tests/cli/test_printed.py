@@ -137,7 +137,9 @@ class PrintedTests(SynchronousTestCase):
             contextlib.redirect_stdout(gathered),
             contextlib.redirect_stderr(io.TextIOWrapper(terminal, write_through=True)),
         ):
-            list_forwards(ForwardListOptions())
+            options = ForwardListOptions()
+            options.parseOptions([])
+            list_forwards(options)
             gathered.flush()
             shown = terminal.getvalue()
         self.assertEqual([b"LISTEN", b"no"], [line.split()[0] for line in shown.splitlines()])

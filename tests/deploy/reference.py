@@ -154,6 +154,11 @@ def messages_page() -> str:
     return _rewritten(MESSAGES, middle)
 
 
+def default_values(options: type[CommandOptions[Any]]) -> dict[str, str | None]:
+    """Return the defaults of the flags of a program, as texts."""
+    return {entry.name: entry.default for entry in options.table if isinstance(entry, Flag)}
+
+
 def flags_page() -> str:
     """Return ``docs/flags.md``: the flags of each command, as in its help."""
     parts = [_FLAGS_BEGIN]

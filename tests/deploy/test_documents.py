@@ -9,6 +9,7 @@ from pathlib import Path
 import yaml
 from twisted.trial import unittest
 
+from tests.deploy.reference import default_values
 from tests.deploy.rendering import (
     DEPLOY,
     REPOSITORY,
@@ -107,8 +108,13 @@ def flags_that_exist(*options):
     return {
         name
         for each in options
-        for name in (*each().synonyms, *each.ignored_flags, *each.ignored_switches)
+        for name in (*names_of(each), *each.ignored_flags, *each.ignored_switches)
     }
+
+
+def names_of(options):
+    """Return the names of the flags that a program has."""
+    return {"help", "help-all", "version", *(entry.name for entry in options.table)}
 
 
 class PathTests(unittest.SynchronousTestCase):
@@ -248,7 +254,7 @@ class FlagTableTests(unittest.SynchronousTestCase):
             for options in self.programs[programs]:
                 ignored = {*options.ignored_flags, *options.ignored_switches}
                 self.assertEqual(kind == "ignored", flag in ignored, flag)
-                self.assertEqual(kind != "ignored", flag in options().synonyms, flag)
+                self.assertEqual(kind != "ignored", flag in names_of(options), flag)
 
     def test_flags_of_the_logging_library_are_ignored(self):
         """The flags of klog are ignored, except --v."""
@@ -272,11 +278,11 @@ class FlagTableTests(unittest.SynchronousTestCase):
             "node-certificate-lifetime",
             "revoke-node",
         }
-        rare = {"h", "help", "help-all", "transport", "middleware", "response-timeout"}
+        rare = {"help", "help-all", "transport", "middleware", "response-timeout"}
         for name in ("server", "agent", "hub", "proxy"):
             (options,) = self.programs[name]
             listed = {flag for flag, programs, _ in self.rows if programs in (name, "both")}
-            every = {*options().synonyms, *options.ignored_flags, *options.ignored_switches}
+            every = {*names_of(options), *options.ignored_flags, *options.ignored_switches}
             logging = {
                 flag
                 for flag, instead in {**options.ignored_flags, **options.ignored_switches}.items()
@@ -377,7 +383,7 @@ class SteeringTests(unittest.SynchronousTestCase):
 
     def test_defaults_are_those_of_the_flags(self):
         """Periods and ports are the defaults of the server's flags."""
-        defaults = {name: value for name, _, value, _ in ServerOptions.optParameters}
+        defaults = default_values(ServerOptions)
         for flag in ("iptables-sync-period", "dns-sync-period"):
             self.assertIn(f"{defaults[flag]} s (`--{flag}`)", self.text)
         for flag in ("secure-port", "insecure-port"):

@@ -9,6 +9,7 @@ import yaml
 from twisted.trial import unittest
 
 from tests.deploy.metrics import MONITORING, RULES, SESSION_ENDS, samples
+from tests.deploy.reference import default_values
 from tests.deploy.rendering import (
     named,
     of_kind,
@@ -108,14 +109,14 @@ class RulesTests(unittest.SynchronousTestCase):
     def test_old_firewall_rules_are_reported_after_three_periods(self):
         """The alert fires after three default sync periods."""
         (rule,) = [each for each in self.rules if each["alert"] == "YurtTunnelFirewallRulesOld"]
-        defaults = {name: value for name, _, value, _ in ServerOptions.optParameters}
+        defaults = default_values(ServerOptions)
         seconds = 3 * int(defaults["iptables-sync-period"])
         self.assertTrue(rule["expr"].endswith(f"_last_success_timestamp_seconds > {seconds}"))
 
     def test_pending_changes_of_services_are_reported_after_two_periods(self):
         """The alert fires when the proxy's /healthz fails."""
         (rule,) = [each for each in self.rules if each["alert"] == "YurtProxyChangesWait"]
-        defaults = {name: value for name, _, value, _ in ProxyOptions.optParameters}
+        defaults = default_values(ProxyOptions)
         seconds = MAX_PERIODS * int(defaults["iptables-sync-period"].removesuffix("s"))
         self.assertEqual(f"yurtproxy_change_age_seconds > {seconds}", rule["expr"])
 

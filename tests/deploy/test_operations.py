@@ -16,6 +16,7 @@ from tests.deploy.reference import (
     MESSAGES,
     METRIC,
     METRICS,
+    default_values,
     families,
     flags_page,
     messages_by_file,
@@ -226,7 +227,7 @@ class NumberTests(unittest.SynchronousTestCase):
     def test_in_the_manual(self):
         """Limits, lifetimes and shares in the manual are those of the source."""
         text = " ".join(" ".join(page.read_text() for page in (OPERATIONS, MESSAGES)).split())
-        drain = {name: value for name, _, value, _ in ServerOptions.optParameters}["drain-timeout"]
+        drain = default_values(ServerOptions)["drain-timeout"]
         first, last = CLUSTER_SCHEDULE.renewed_from, CLUSTER_SCHEDULE.renewed_until
         days = authority.DEFAULT_NODE_LIFETIME / authority.DAY
         for phrase in (

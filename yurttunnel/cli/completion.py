@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from yurttunnel.ops.flag_table import Entry, Flag, Switch
+from yurttunnel.ops.flag_table import Entry, Flag, Switch, spellings
 from yurttunnel.ops.flags import OneOf
 
 
@@ -88,7 +88,7 @@ def _case(name: str, command: CommandTables) -> str:
     for entry in command.table:
         values = _values(entry)
         if values is not None:
-            by_values.setdefault(" ".join(values), []).extend(_spellings(entry))
+            by_values.setdefault(" ".join(values), []).extend(spellings(entry))
     cases = "".join(
         f'            {"|".join(spellings)}) offered="{values}" flags= ;;\n'
         for values, spellings in by_values.items()
@@ -168,7 +168,7 @@ def _fish(condition: str, what: str) -> str:
 
 
 def _fish_flag(entry: Entry) -> str:
-    parts = [f"-{'s' if len(each) == 2 else 'l'} {each.lstrip('-')}" for each in _spellings(entry)]
+    parts = [f"-{'s' if len(each) == 2 else 'l'} {each.lstrip('-')}" for each in spellings(entry)]
     values = _values(entry)
     if values:
         parts.append(f"-x -a {_single(' '.join(values))}")
@@ -220,7 +220,7 @@ def _flag_values(command: CommandTables, previous: str) -> Iterator[tuple[str, s
     """Yield the arguments and flags of a command, or the values of the preceding flag."""
     for entry in command.table:
         values = _values(entry)
-        if values is not None and previous in _spellings(entry):
+        if values is not None and previous in spellings(entry):
             yield from ((value, "") for value in values)
             return
     yield from ((choice, "") for choice in command.choices)
@@ -250,12 +250,6 @@ def _values(entry: Entry) -> Sequence[str] | None:
     if isinstance(entry, Switch) or (isinstance(entry, Flag) and entry.stands_alone):
         return None
     return entry.parse.choices if isinstance(entry.parse, OneOf) else ()
-
-
-def _spellings(entry: Entry) -> list[str]:
-    """Return a flag, and its letter if it has one, as users type them."""
-    short = getattr(entry, "short", None)
-    return [f"--{entry.name}", *([f"-{short}"] if short else [])]
 
 
 def _sentence(text: str) -> str:

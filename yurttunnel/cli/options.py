@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getopt
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -116,6 +115,8 @@ class ClientOptions(CommandOptions[None]):
 
     is_program = False
 
+    has_words = True
+
     behind_kubectl = False
     """Whether kubectl runs the command, which then always queries a cluster."""
 
@@ -157,24 +158,6 @@ class ClientOptions(CommandOptions[None]):
             words=(*names[: self.required], *optional),
             table=[each for each in self.table if each not in hidden],
         )
-
-    def parseOptions(self, options: Sequence[str] | None = None) -> None:
-        """Parse ``options``, in which positional arguments may be between the flags."""
-        positionals = list(sys.argv[1:] if options is None else options)
-        try:
-            found, words = getopt.gnu_getopt(positionals, str(self.shortOpt), list(self.longOpt))
-        except getopt.GetoptError:
-            # The error is reported below.
-            super().parseOptions(positionals)
-            return
-        flags = (each for pair in found for each in self._joined(*pair))
-        super().parseOptions([*flags, *words])
-
-    def _joined(self, flag: str, value: str) -> list[str]:
-        if value:
-            return [f"{flag}={value}" if flag.startswith("--") else f"{flag}{value}"]
-        takes_one = f"{flag[2:]}=" in self.longOpt or f"{flag[1:]}:" in self.shortOpt
-        return [flag, ""] if takes_one else [flag]
 
     def parseArgs(self, *arguments: str) -> None:
         """Store the positional arguments."""

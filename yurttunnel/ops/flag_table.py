@@ -92,6 +92,12 @@ def syntax(entry: Entry) -> str:
     return f"{letter}--{entry.name}{'=' if isinstance(entry, Flag) else ''}"
 
 
+def spellings(entry: Entry) -> list[str]:
+    """Return a flag, and its letter if it has one, as users type them."""
+    short = None if isinstance(entry, Repeated) else entry.short
+    return [f"--{entry.name}", *([f"-{short}"] if short else [])]
+
+
 def with_default(entry: Entry) -> str:
     """Return the description of a flag, with its default."""
     default = entry.default if isinstance(entry, Flag) else None

@@ -6,7 +6,7 @@ import getopt
 import os
 import sys
 from collections import ChainMap, Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, NoReturn, Self, TypeVar, cast
 
@@ -28,7 +28,7 @@ from yurttunnel.ops.configuration.sources import (
     environment,
     misspelled_variables,
 )
-from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch
+from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch, spellings
 from yurttunnel.ops.help import Example, Help
 from yurttunnel.ops.log_levels import LogLevelFilter, log_level_filter
 from yurttunnel.ops.log_output import FORMATS, take_over_log
@@ -130,33 +130,21 @@ class CommandOptions(usage.Options, Generic[Settings]):
     ignored_switches: Mapping[str, str] = {}
     """Ignored switches in the style of Go: a value follows "=", or there is none."""
 
-    optFlags: list[list[str | None]] = []
-    optParameters: list[list[str | None]] = []
+    has_words = False
+    """Whether there are positional arguments, which flags may follow."""
 
     _log = Logger()
 
     def __init_subclass__(cls) -> None:
-        """Translate the table into the attributes that ``usage.Options`` uses."""
+        """Add the flags that all programs share to the table."""
         own = [each for each in cls.table if each not in _COMMON_FLAGS]
         cls.table = (*own, *(_COMMON_FLAGS if cls.is_program else ()))
-        cls.optFlags = [
-            [each.name, each.short, each.text] for each in cls.table if isinstance(each, Switch)
-        ]
-        cls.optParameters = [
-            [each.name, each.short, each.default, each.text]
-            for each in cls.table
-            if isinstance(each, Flag)
-        ]
-        for each in cls.table:
-            if isinstance(each, Repeated):
-                setattr(cls, f"opt_{each.name.replace('-', '_')}", _collector(each))
 
     def __init__(self, environment: Mapping[str, str] = os.environ) -> None:
         super().__init__()
         self.longdesc = " ".join(self.longdesc.split())
         self._environment = environment
         self._ignored: dict[str, str] = {}
-        self._repeated: dict[str, list[str]] = {}
         self._command_line: Source = {}
         self._variables: Source = {}
         self._values: Source = {}
@@ -234,21 +222,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
         """Return the usual help, without rare flags."""
         return self.help().short()
 
-    def opt_help(self) -> None:
-        """Print the usual help and exit."""
-        _print_and_exit(str(self))
-
-    # The method's name is Twisted's way to give a flag its short form.
-    opt_h = opt_help
-
-    def opt_help_all(self) -> None:
-        """Print the help with all flags and exit."""
-        _print_and_exit(self.help().full())
-
-    def opt_version(self) -> None:
-        """Print the version of yurttunnel and exit."""
-        _print_and_exit(f"yurttunnel {__version__}")
-
     def parseOptions(self, options: Sequence[str] | None = None) -> None:
         """Parse ``options``; the class describes what happens on errors."""
         arguments = sys.argv[1:] if options is None else options
@@ -265,25 +238,47 @@ class CommandOptions(usage.Options, Generic[Settings]):
 
     def _parse(self, arguments: Sequence[str]) -> None:
         arguments = self._normalized(arguments)
-        # Defaults have the lowest precedence.
-        self.opts.update((each.name, None) for each in self.table if isinstance(each, Flag))
+        names = [each.name if isinstance(each, Switch) else f"{each.name}=" for each in self.table]
+        names += ("help", "help-all", "version")
+        letters = "h"
+        for entry in self.table:
+            if not isinstance(entry, Repeated) and entry.short:
+                letters += entry.short if isinstance(entry, Switch) else f"{entry.short}:"
+        split = getopt.gnu_getopt if self.has_words else getopt.getopt
         try:
-            super().parseOptions(arguments)
-        except usage.UsageError as error:
-            if not isinstance(error.__context__, getopt.GetoptError):
-                raise
-            known = [name.rstrip("=") for name in self.longOpt]
-            sentence = getopt_error_message(
-                error.__context__, arguments, known, self._twist_command
-            )
+            found, words = split(arguments, letters, names)
+        except getopt.GetoptError as error:
+            known = [name.rstrip("=") for name in names]
+            sentence = getopt_error_message(error, arguments, known, self._twist_command)
             raise usage.UsageError(sentence) from None
+        self._command_line = self._read_command_line(found)
+        self.parseArgs(*words)
+        self.postOptions()
+
+    def _read_command_line(self, found: Iterable[tuple[str, str]]) -> Source:
+        entries = {spelling: entry for entry in self.table for spelling in spellings(entry)}
+        texts: dict[str, list[str]] = {}
+        for flag, text in found:
+            if flag in ("-h", "--help"):
+                _print_and_exit(str(self))
+            if flag == "--help-all":
+                _print_and_exit(self.help().full())
+            if flag == "--version":
+                _print_and_exit(f"yurttunnel {__version__}")
+            match entries[flag]:
+                case Repeated(name=name):
+                    texts.setdefault(name, []).append(text)
+                case Switch(name=name):
+                    texts[name] = [ON]
+                case Flag(name=name):
+                    # "-o=json" in the style of Go; getopt takes "=" for part of the value.
+                    texts[name] = [text if flag.startswith("--") else text.removeprefix("=")]
+        return {name: FlagValue(tuple(each), f"--{name}") for name, each in texts.items()}
 
     def _normalized(self, given: Sequence[str]) -> list[str]:
         """Return the arguments without ignored flags, in the form that ``getopt`` accepts."""
         normalized = []
-        with_values = [each for each in self.table if isinstance(each, Flag)]
-        bare_flags = {each.name for each in with_values if each.stands_alone}
-        letters = {each.short: each.name for each in with_values}
+        bare_flags = {e.name for e in self.table if isinstance(e, Flag) and e.stands_alone}
         arguments = iter(given)
         for argument in arguments:
             name, equals, value = argument.lstrip("-").partition("=")
@@ -298,9 +293,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
                     next(arguments, None)
             elif name in bare_flags:
                 normalized.append(f"--{name}={value if equals else 'true'}")
-            elif equals and argument[1:2] == name and name in letters:
-                # "-o=json" in the style of Go; getopt would take "=" for part of the value.
-                normalized.append(f"--{letters[name]}={value}")
             else:
                 normalized.append(argument)
         return normalized
@@ -317,7 +309,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
         if self.is_program:
             for variable, meant in misspelled_variables(self.table, self._environment):
                 self._log.warn("${variable} is ignored: {meant}", variable=variable, meant=meant)
-        self._command_line = dict(self._read_command_line())
         self._variables = environment(self.table, self._environment, self.is_program)
         self._hide_secrets()
         self._apply({})
@@ -378,20 +369,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
         else:
             levels.set_verbosity(verbosity)
 
-    def _read_command_line(self) -> Iterator[tuple[str, FlagValue]]:
-        for entry in self.table:
-            source = f"--{entry.name}"
-            match entry:
-                case Switch():
-                    if self[entry.name]:
-                        yield entry.name, FlagValue((ON,), source)
-                case Repeated():
-                    if texts := self._repeated.get(entry.name):
-                        yield entry.name, FlagValue(tuple(texts), source)
-                case Flag():
-                    if self[entry.name] is not None:
-                        yield entry.name, FlagValue((self[entry.name],), source)
-
     def _apply(self, file: Source) -> None:
         """Apply the values of the file where nothing precedes them; raise ``UsageError``."""
         self._values = ChainMap(
@@ -429,13 +406,3 @@ def _verbosity(text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise ValueError(f"{text!r} is not a number: give 0 to 4")
     return int(text)
-
-
-def _collector(flag: Repeated[object]) -> Callable[[CommandOptions[object], str], None]:
-    """Return the method that ``usage.Options`` calls with each value."""
-
-    def collect(self: CommandOptions[object], text: str) -> None:
-        self._repeated.setdefault(flag.name, []).append(text)
-
-    collect.__doc__ = flag.text
-    return collect
