@@ -419,6 +419,42 @@ class OneOfThreeOutageTests(FewOfThreeOutageTests):
             self.behind = {"a": self.replicas, "b": self.replicas}
 
 
+class OneOfTwoBalancedTests(ReplicaTests):
+    """``--server-connections`` is 1, and two servers are behind one address."""
+
+    limit = 1
+
+    def setUp(self):
+        """Start both servers, and connect the agent to one of them."""
+        super().setUp()
+        self.announced = 2
+        for _ in range(2):
+            self.replica("lb")
+        self.use("lb")
+        self.pass_time(1)
+
+    def test_misdirected(self):
+        """A session finds its server again, with its streams, after attempts that reached the other
+        one.
+        """
+        near, far = next(each for each in self.replicas if each.sessions()).stream()
+        for number in range(1, 6):
+            self.cut()
+            near.transport.write(b"x")
+            self.pass_time(2, 0.05)
+            self.assertEqual((b"x" * number, []), (bytes(far.received), far.reasons))
+            self.assertEqual(1, sum(self.counts()))
+
+    def test_killed(self):
+        """If its server is gone, the agent starts a session with the other one soon."""
+        killed = next(each for each in self.replicas if each.sessions())
+        _, far = killed.stream()
+        self.kill(killed)
+        self.pass_time(2, 0.05)
+        self.assertEqual(Code.SESSION_LOST, far.reasons[0].value.code)
+        self.assertEqual(1, self.servers.connected)
+
+
 class TogetherTests(ReplicaTests):
     """Servers that start together behind one address, and become known one after the other."""
 

@@ -371,13 +371,20 @@ class ServerClient(Factory):
         )
 
     def _is_other_server(self, session: TunnelSession, hello: Hello) -> bool:
-        """Return whether a draining session's server is another one than this, and may be alive.
+        """Return whether the session's server is another one than this, and may be alive.
 
-        It is gone if a server at the same address has replaced it, unless the group has a session
-        with the latter.
+        If one address leads to several servers, and some of them need no session, it is tried again
+        a few times. If the session is draining, its server is gone if a server at the same address
+        has replaced it, unless the group has a session with the latter.
         """
-        if not self._draining or hello.process == session.wire.peer.process:
+        if hello.process == session.wire.peer.process:
             return False
+        if not self._draining:
+            return (
+                self._group.has_spare_servers
+                and len(self._routes.locations) < self._group.servers
+                and self.rejections < MISDIRECTED_RETRIES
+            )
         if not self._routes.is_at_session_location(self):
             return True
         return self._group.has_session_with(hello.process)
