@@ -425,8 +425,9 @@ class OneOfTwoBalancedTests(ReplicaTests):
     limit = 1
 
     def setUp(self):
-        """Start both servers, and connect the agent to one of them."""
+        """Start both servers behind a random balancer, and connect the agent to one of them."""
         super().setUp()
+        self.turns = iter(lambda: random.randrange(2), None)
         self.announced = 2
         for _ in range(2):
             self.replica("lb")
@@ -438,12 +439,27 @@ class OneOfTwoBalancedTests(ReplicaTests):
         one.
         """
         near, far = next(each for each in self.replicas if each.sessions()).stream()
-        for number in range(1, 6):
+        for number in range(1, 11):
             self.cut()
             near.transport.write(b"x")
             self.pass_time(2, 0.05)
             self.assertEqual((b"x" * number, []), (bytes(far.received), far.reasons))
             self.assertEqual(1, sum(self.counts()))
+
+    def test_refused_in_between(self):
+        """The same if the session was set aside because no server was reached in between."""
+        near, far = next(each for each in self.replicas if each.sessions()).stream()
+        for number in range(1, 11):
+            for replica in self.replicas:
+                replica.up = False
+            self.cut()
+            self.pass_time(0.5, 0.05)
+            for replica in self.replicas:
+                replica.up = True
+            near.transport.write(b"x")
+            self.pass_time(3, 0.05)
+            self.assertEqual((b"x" * number, []), (bytes(far.received), far.reasons))
+            self.assertEqual(1, self.servers.connected)
 
     def test_killed(self):
         """If its server is gone, the agent starts a session with the other one soon."""

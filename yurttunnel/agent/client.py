@@ -374,20 +374,20 @@ class ServerClient(Factory):
         """Return whether the session's server is another one than this, and may be alive.
 
         If one address leads to several servers, and some of them need no session, it is tried again
-        a few times. If the session is draining, its server is gone if a server at the same address
-        has replaced it, unless the group has a session with the latter.
+        a few times. The server of a draining session is gone if a server at the same address has
+        replaced it, unless the group has a session with the latter.
         """
         if hello.process == session.wire.peer.process:
             return False
+        group = self._group
+        shares_address = len(self._routes.locations) < group.servers
+        if group.has_spare_servers and shares_address and self.rejections < MISDIRECTED_RETRIES:
+            return True
         if not self._draining:
-            return (
-                self._group.has_spare_servers
-                and len(self._routes.locations) < self._group.servers
-                and self.rejections < MISDIRECTED_RETRIES
-            )
+            return False
         if not self._routes.is_at_session_location(self):
             return True
-        return self._group.has_session_with(hello.process)
+        return group.has_session_with(hello.process)
 
     def _notify_siblings(self) -> None:
         """Notify the other clients."""
