@@ -17,11 +17,9 @@ class StopOrderTests(TestCase):
 
     def test_order(self):
         """The last service stops first; the others run until it has stopped."""
-        parts, ended = StoppedInReverse(), Deferred()
-        first, last = Service(), Service()
+        first, last, ended = Service(), Service(), Deferred()
         last.stopService = lambda: ended
-        for part in (first, last):
-            part.setServiceParent(parts)
+        parts = StoppedInReverse(first, None, last)
         parts.startService()
         stopped = parts.stopService()
         self.assertEqual((True, False), (bool(first.running), bool(parts.running)))
@@ -33,11 +31,9 @@ class StopOrderTests(TestCase):
     def test_a_part_that_fails(self):
         """When one service fails to stop, the others are stopped, and the stop fails."""
         for failing in (lambda: fail(ZeroDivisionError()), lambda: 1 / 0):
-            parts = StoppedInReverse()
             first, last = Service(), Service()
             last.stopService = failing
-            for part in (first, last):
-                part.setServiceParent(parts)
+            parts = StoppedInReverse(first, last)
             parts.startService()
             self.failureResultOf(parts.stopService(), ZeroDivisionError)
             self.assertFalse(first.running)

@@ -58,9 +58,12 @@ class NotifyTestCase(SynchronousTestCase):
         """Start the service with systemd's variables from ``environment``."""
         environment.setdefault("NOTIFY_SOCKET", self.address)
         supervised = NotifyingService(
-            self.clock, self.readiness, environment, serves_unready=serves_unready
+            self.clock,
+            self.readiness,
+            self.part,
+            environment=environment,
+            serves_unready=serves_unready,
         )
-        self.part.setServiceParent(supervised)
         supervised.startService()
         return supervised
 

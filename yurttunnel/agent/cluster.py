@@ -63,21 +63,25 @@ def build(
         following=following,
     )
     process.metrics.add(cluster_trust_metrics(PREFIX), trust.stats)
-    parts = NotifyingService(reactor, process.readiness)
-    # The port comes first: if it is in use, nothing else has started. It is closed last.
-    for part in (process.meta, CloseOnStop(client.close), informers, trust):
-        part.setServiceParent(parts)
     if not settings.servers:
         process.readiness.add("server addresses", discovered.problem, required=False)
         process.readiness.add("Kubernetes API", informers.problem, required=False)
-        discovered.setServiceParent(parts)
-    process.agent.setServiceParent(parts)
     identifiers = Reconciler(
         reactor,
         IDENTIFIERS_INTERVAL,
         "telling servers of the identifiers",
         process.agent.update_identifiers,
     )
-    identifiers.setServiceParent(parts)
-    process.meta.admin_socket(mode.cert_dir, settings.node_name).setServiceParent(parts)
-    return parts
+    # The port comes first: if it is in use, nothing else has started. It is closed last.
+    return NotifyingService(
+        reactor,
+        process.readiness,
+        process.meta,
+        CloseOnStop(client.close),
+        informers,
+        trust,
+        None if settings.servers else discovered,
+        process.agent,
+        identifiers,
+        process.meta.admin_socket(mode.cert_dir, settings.node_name),
+    )

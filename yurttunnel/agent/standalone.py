@@ -71,15 +71,12 @@ def build(
         lambda: settings.identifiers,
         following=following,
     )
-    parts = NotifyingService(reactor, process.readiness)
     admin = process.meta.admin_socket(mode.state_dir, settings.node_name)
     announcement = greeting(reactor, process.readiness, settings, terminal())
     # The port comes first: if it is in use, nothing else has started. It is closed last. The
     # directory, and the socket in it, are released as soon as the shutdown begins.
-    for part in (process.meta, trust, process.agent, held, admin, announcement):
-        if part is not None:
-            part.setServiceParent(parts)
-    return parts
+    parts = (process.meta, trust, process.agent, held, admin, announcement)
+    return NotifyingService(reactor, process.readiness, *parts)
 
 
 def enrolled_trust(

@@ -229,10 +229,10 @@ def build(
 
         following.follow(LIVE_FLAGS, use)
         following.tell(readiness)
-    # Without a certificate the hub serves from the cache, and approval may take long.
-    parts = NotifyingService(reactor, readiness, serves_unready=True)
     # The ports are opened first, so nothing has started if one is in use. Services stop in reverse.
-    for part in (
+    return NotifyingService(
+        reactor,
+        readiness,
         meta,
         following,
         CloseOnStop(hub.close),
@@ -254,10 +254,9 @@ def build(
         informers,
         lock,
         admin,
-    ):
-        if part is not None:
-            part.setServiceParent(parts)
-    return parts
+        # Without a certificate the hub serves from the cache, and approval may take long.
+        serves_unready=True,
+    )
 
 
 def _lock_directory(path: Path) -> LockedDirectory | None:

@@ -133,7 +133,6 @@ class MetaPort(StoppedInReverse):
         further: Callable[[Pages], Pages] = lambda pages: {},
         is_tunnelled: IsTunnelled = lambda client, listener: False,
     ) -> None:
-        super().__init__()
         self._reactor = reactor
         self._sources = sources
         flag, host, port = address
@@ -151,8 +150,7 @@ class MetaPort(StoppedInReverse):
         self._debug_pages = debug.pages
         site = LimitedSite(self._pages, reactor)
         listener = PortService(partial(listen_tcp, reactor, flag, host, port, site), site.close)
-        for part in (status, listener, debug, MemoryTrimmer(reactor), GCFreezer(), lag):
-            part.setServiceParent(self)
+        super().__init__(status, listener, debug, MemoryTrimmer(reactor), GCFreezer(), lag)
 
     def admin_socket(
         self, directory: Path, node: str | None, own: Mapping[str, Page] | None = None

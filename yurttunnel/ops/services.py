@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from twisted.application.service import MultiService, Service
+from twisted.application.service import IService, MultiService, Service
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
 from twisted.python.failure import Failure
@@ -50,10 +50,17 @@ class CloseOnStop(Service):
 
 
 class StoppedInReverse(MultiService):
-    """Stops its parts one by one, in reverse order.
+    """Starts ``parts`` in order, those that are not ``None``, and stops them in reverse order.
 
-    The first parts thus serve the others until these have stopped: ``/readyz`` shows the drain.
+    They stop one by one. The first parts thus serve the others until these have stopped:
+    ``/readyz`` shows the drain.
     """
+
+    def __init__(self, *parts: IService | None) -> None:
+        super().__init__()
+        for part in parts:
+            if part is not None:
+                part.setServiceParent(self)
 
     def stopService(self) -> Deferred[None]:
         """Stop each part after the one behind it has stopped; fail with the first failure.

@@ -9,6 +9,7 @@ import os
 import socket
 from collections.abc import Callable, Mapping
 
+from twisted.application.service import IService
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
@@ -67,7 +68,7 @@ class NotifySocket:
 
 
 class NotifyingService(StoppedInReverse):
-    """The parts of a process, which notify systemd of its state if systemd asks for it.
+    """The ``parts`` of a process, which notify systemd of its state if systemd asks for it.
 
     ``READY=1`` is sent when ``readiness`` is first healthy, or, for a process that
     ``serves_unready``, when the parts have started: systemd stops a process that is not ready in
@@ -82,11 +83,11 @@ class NotifyingService(StoppedInReverse):
         self,
         clock: IReactorTime,
         readiness: Readiness,
+        *parts: IService | None,
         environment: Mapping[str, str] = os.environ,
-        *,
         serves_unready: bool = False,
     ) -> None:
-        super().__init__()
+        super().__init__(*parts)
         self._clock = clock
         self._readiness = readiness
         self._environment = environment

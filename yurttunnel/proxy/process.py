@@ -124,11 +124,12 @@ class ProxyProcess:
 
     def service(self) -> IService:
         """Return all parts as one service."""
-        parts = NotifyingService(self._reactor, self._readiness)
         # The ports come first: if one is in use, nothing else has been started. The last part is
         # stopped first.
         meta, admin = self._meta_parts()
-        every: list[IService | None] = [
+        return NotifyingService(
+            self._reactor,
+            self._readiness,
             meta,
             self._following,
             self._health_port(),
@@ -141,11 +142,7 @@ class ProxyProcess:
             self._serving,
             self._held,
             admin,
-        ]
-        for part in every:
-            if part is not None:
-                part.setServiceParent(parts)
-        return parts
+        )
 
     async def _select(self) -> None:
         self._data_path = await select_data_path(
@@ -178,10 +175,7 @@ class ProxyProcess:
         self._manager, self._proxier = manager, proxier
         self._serving.not_accepting = proxier.problem
         self._node.on_changed.append(proxier.node_changed)
-        parts = StoppedInReverse()
-        for part in (*data_path.services, proxier):
-            part.setServiceParent(parts)
-        return parts
+        return StoppedInReverse(*data_path.services, proxier)
 
     def _warning(self) -> str | None:
         return self._sources.problem() if self._proxier is None else self._proxier.warning()

@@ -107,8 +107,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
     tunnel_server.setServiceParent(tunnel)
     agent.build(reactor, _agent_settings(settings, state)).setServiceParent(tunnel)
     # The first parts serve the others until these have stopped.
-    parts = StoppedInReverse()
-    for part in (
+    return StoppedInReverse(
         own_state,
         CloseOnStop(nodes.close),
         CloseOnStop(api.stop),
@@ -119,9 +118,7 @@ def build(reactor: IReactor, settings: Settings) -> IService:
         node,
         tunnel,
         monitor,
-    ):
-        part.setServiceParent(parts)
-    return parts
+    )
 
 
 def _server_settings(settings: Settings, state: Path) -> TunnelServerSettings:

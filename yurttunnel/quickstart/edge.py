@@ -29,13 +29,11 @@ class _Run(StoppedInReverse):
     """The node between two boots of its machine: it keeps no state from the run before."""
 
     def __init__(self, reactor: IReactor, hub: str, settings: NodeSettings) -> None:
-        super().__init__()
         client = KubeClient(reactor, without_credentials(hub), program=COMPONENT)
         store = Store(reactor)
         self.node = Node(reactor, store, settings)
         mirror = Mirror(reactor, client, store, settings.name)
-        for part in (CloseOnStop(client.close), mirror, self.node):
-            part.setServiceParent(self)
+        super().__init__(CloseOnStop(client.close), mirror, self.node)
 
 
 @implementer(IRequestHandler)

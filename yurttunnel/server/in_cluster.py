@@ -165,8 +165,9 @@ class ClusterServer:
         readiness.add("reviews", self._reviews.problem, required=False)
         process.metrics.add(cluster_trust_metrics(PREFIX), self._trust.stats)
         process.metrics.add(NODE_METRICS, lambda: self._nodes)
-        parts = NotifyingService(self._reactor, readiness)
-        for part in (
+        return NotifyingService(
+            self._reactor,
+            readiness,
             process.meta,
             CloseOnStop(self._client.close),
             self._informers,
@@ -182,10 +183,7 @@ class ClusterServer:
             # a server that was killed may have left rules.
             self._steering.rules(self._tunnel.problem),
             server_socket(self._cluster.cert_dir, process, {}),
-        ):
-            if part is not None:
-                part.setServiceParent(parts)
-        return parts
+        )
 
     def _unsynced_caches(self) -> str | None:
         """Return which caches have not synced, for a while after the start.
@@ -300,10 +298,7 @@ class ClusterServer:
         process.readiness.add("siblings", siblings.problem, required=False)
         process.metrics.add(SIBLING_METRICS, siblings.stats)
         self._tunnel.not_accepting = server.not_accepting
-        parts = StoppedInReverse()
-        for part in (siblings, server):
-            part.setServiceParent(parts)
-        return parts
+        return StoppedInReverse(siblings, server)
 
 
 def _revoke_deleted(agents: AgentListener, old: Node | None, new: Node | None) -> None:

@@ -80,7 +80,6 @@ def build(
     in_thread = partial(run_in_new_thread, reactor, "yurttunnel node history")
     history = HistoryFile(reactor, own.directory, process.history, in_thread)
     readiness.add("node history", lambda: history.problem, required=False)
-    parts = NotifyingService(reactor, readiness)
     pages = standalone_pages(reactor, settings, standalone.state_dir, own)
     print_message = partial(
         print_startup_message,
@@ -98,7 +97,9 @@ def build(
     # the socket in it, are released when the drain begins, once the history has been written: a
     # successor may start meanwhile.
     release_directory = CloseOnStop(own.release_directory)
-    for part in (
+    return NotifyingService(
+        reactor,
+        readiness,
         process.meta,
         own,
         server,
@@ -107,10 +108,7 @@ def build(
         history,
         admin,
         startup_message,
-    ):
-        if part is not None:
-            part.setServiceParent(parts)
-    return parts
+    )
 
 
 def _open_trust(

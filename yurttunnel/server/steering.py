@@ -114,11 +114,8 @@ class ClusterSteering:
 
         worker = KernelWorker(self._reactor)
         ports = redirect_ports(self._settings, self._flags)
-        parts = StoppedInReverse()
         tracking = ConnectionTracking(worker.run, "--enable-iptables", lambda: ports)
-        for part in (worker, tracking):
-            part.setServiceParent(parts)
-        return parts
+        return StoppedInReverse(worker, tracking)
 
     def rules(self, not_accepting: Callable[[], str | None]) -> IService | None:
         """Return the service that maintains the firewall rules while the listeners accept."""
@@ -171,10 +168,7 @@ class ClusterSteering:
         )
         self._rules = manager.report
         self._process.readiness.add("steering", manager.problem, required=False)
-        parts = StoppedInReverse()
-        for part in (worker, manager):
-            part.setServiceParent(parts)
-        return parts
+        return StoppedInReverse(worker, manager)
 
     def _make_passthrough(self) -> tuple[int, PassthroughFactory] | None:
         port, registry = self._flags.passthrough_port, self._process.registry

@@ -476,9 +476,7 @@ class World:
         return True
 
     def _run(self, *parts: Service) -> None:
-        together = StoppedInReverse()
-        for part in parts:
-            part.setServiceParent(together)
+        together = StoppedInReverse(*parts)
         together.startService()
         self._parts.append(together)
 

@@ -73,14 +73,12 @@ class KubectlTestCase(HubTestCase):
         factory = HTTPFactory(reactor, node.handler, HTTP_SETTINGS)
         secured = tls.server_side(reactor, contexts, factory)
         listen = partial(listen_tcp, reactor, "kubelet", "127.0.0.1", cloud.kubelet_port, secured)
-        together = StoppedInReverse()
-        for part in (
+        together = StoppedInReverse(
             CloseOnStop(client.close),
             PortService(listen),
             CloseOnStop(partial(_close, factory)),
             node,
-        ):
-            part.setServiceParent(together)
+        )
         together.startService()
         self.addCleanup(lambda: together.stopService() or Deferred.fromCoroutine(_nothing()))
 
