@@ -101,6 +101,11 @@ class OptionsTests(SynchronousTestCase):
             options = self.parse(RevokeOptions({}), *arguments)
             self.assertEqual((("id",), True), (options.positionals, options.as_json))
 
+    def test_dashes(self) -> None:
+        """After two dashes, a word that begins with a dash is an argument."""
+        options = self.parse(RevokeOptions({}), "-ojson", "--", "-w")
+        self.assertEqual((("-w",), True), (options.positionals, options.as_json))
+
     def test_short_flags(self) -> None:
         """A short flag's value may follow directly, after an equals sign or after a space."""
         for arguments, namespace, watch in (
