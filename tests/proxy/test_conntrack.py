@@ -14,6 +14,7 @@ from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.interfaces import IConntrack, StaleFlows
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol
 from yurttunnel.steering.failures import SteeringFailed
+from yurttunnel.steering.netlink import conntrack_table
 from yurttunnel.steering.netlink.conntrack_table import ConntrackTable
 from yurttunnel.steering.netlink.netlink_socket import NetlinkError
 
@@ -247,6 +248,24 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(300, self.delete_entries(*(to(portal, port) for port in ports)))
         self.assertEqual([(portal, DNS)], self.flows())
 
+    def test_flows_to_others(self):
+        """Flows to the same port elsewhere, of which there may be very many, are not parsed."""
+        parsed, parse = [], conntrack_table._entry
+
+        def entry(*arguments):
+            parsed.append(found := parse(*arguments))
+            return found
+
+        portal, other = PORTAL[self.version], OTHER_PORTAL[self.version]
+        for address in (portal, other, other):
+            self.send(address)
+        self.patch(conntrack_table, "_entry", entry)
+        self.assertEqual(1, self.delete_entries(to(portal)))
+        self.assertEqual([ip_address(portal).packed], [each.destination for each in parsed])
+        # The addresses of a node port are not known.
+        self.assertEqual(0, self.delete_entries(to(None)))
+        self.assertEqual(3, len(parsed))
+
     def test_nothing(self):
         """The kernel is not queried if there is nothing to delete."""
         self.conntrack = Conntrack(None)
@@ -255,7 +274,7 @@ class ConntrackTests(KernelTestCase):
     def test_a_kernel_that_refuses(self):
         """The error is reported with the fix."""
 
-        def refuse(table, version, protocol, ports):
+        def refuse(*arguments):
             raise NetlinkError(errno.EINVAL)
 
         self.patch(ConntrackTable, "to_ports", refuse)
