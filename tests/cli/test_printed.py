@@ -137,9 +137,7 @@ class PrintedTests(SynchronousTestCase):
             contextlib.redirect_stdout(gathered),
             contextlib.redirect_stderr(io.TextIOWrapper(terminal, write_through=True)),
         ):
-            options = ForwardListOptions()
-            options.parseOptions([])
-            list_forwards(options)
+            list_forwards(ForwardListOptions())
             gathered.flush()
             shown = terminal.getvalue()
         self.assertEqual([b"LISTEN", b"no"], [line.split()[0] for line in shown.splitlines()])

@@ -154,6 +154,7 @@ class CommandOptions(usage.Options, Generic[Settings]):
         self.file_state: State = ""
         """The state of the file when it was read."""
         self._settings: Settings | None = None
+        self._apply({})
 
     @property
     def settings(self) -> Settings:
