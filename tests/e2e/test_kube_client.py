@@ -20,6 +20,7 @@ from OpenSSL import SSL
 from twisted.internet import reactor, ssl
 from twisted.internet._resolver import GAIResolver
 from twisted.internet.defer import Deferred
+from twisted.internet.protocol import Factory, Protocol
 from twisted.internet.task import deferLater
 from twisted.trial.unittest import TestCase
 from twisted.web.resource import Resource as Page
@@ -36,6 +37,14 @@ from yurttunnel.kube.resources import NODES
 from yurttunnel.tunnel.direct.reactor import with_transports
 
 DAY = datetime.timedelta(days=1)
+
+
+class Greeting(Protocol):
+    """A server that does not speak TLS, and begins."""
+
+    def connectionMade(self):
+        """Greet the client."""
+        self.transport.write(b"220 mail.example\r\n")
 
 
 class Authority:
@@ -242,6 +251,13 @@ class KubeClientTests(TestCase):
             lowerMaximumSecurityTo=ssl.TLSVersion.TLSv1_1,
         )
         await self.refused(self.client())
+
+    async def test_port_without_tls(self):
+        """The error of a port that does not speak TLS names the cause."""
+        plain = reactor.listenTCP(0, Factory.forProtocol(Greeting), interface="127.0.0.1")
+        self.addCleanup(plain.stopListening)
+        self.port = plain.getHost().port
+        self.assertIn("it does not speak TLS", await self.refused(self.client()))
 
     async def test_new_certificate(self):
         """A new certificate is used from the next call on, with a new connection."""

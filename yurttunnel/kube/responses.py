@@ -150,12 +150,16 @@ class Events:
         self._on_event(kind, obj)
 
 
+_TLS_PROBLEMS = {"wrong version number": "it does not speak TLS: check the port"}
+"""Descriptions of OpenSSL's reasons that name the cause."""
+
+
 def described(error: BaseException) -> str:
     """Return a connection error in one line."""
     text = " ".join(str(error).split())
     if isinstance(error, SSL.Error) and error.args and isinstance(error.args[0], list):
         # OpenSSL's error queue: library, function and reason.
-        text = ", ".join(str(each[-1]) for each in error.args[0])
+        text = ", ".join(_TLS_PROBLEMS.get(each[-1], str(each[-1])) for each in error.args[0])
     return text or type(error).__name__
 
 
