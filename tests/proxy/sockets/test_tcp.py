@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import hashlib
 import os
 import select
@@ -24,8 +25,13 @@ from tests.proxy.sockets.lab import (
     descriptors_in_use,
     service_of,
 )
-from yurttunnel.proxy.sockets import listener
-from yurttunnel.proxy.sockets.half_closed import CHECK_SECONDS, MAX_IDLE_SECONDS, HalfClosed
+from yurttunnel.proxy.sockets import listener, tcp
+from yurttunnel.proxy.sockets.half_closed import (
+    CHECK_SECONDS,
+    MAX_ENDED_PER_TURN,
+    MAX_IDLE_SECONDS,
+    HalfClosed,
+)
 from yurttunnel.proxy.sockets.listener import PAUSE_SECONDS, Listener
 from yurttunnel.proxy.sockets.pacing import Pacing
 from yurttunnel.proxy.sockets.relay import READ_BYTES, _End, _unacknowledged
@@ -562,6 +568,24 @@ class StopTests(ConnectedTestCase):
         self.assertTrue(self.server.read().reset)
         self.assertEqual((self.picker.counted, self.lab.count.used), (0, 0))
 
+    def test_many_are_reset_in_several_reactor_turns(self) -> None:
+        """Connections of other Services do not wait until all have ended."""
+        self.patch(tcp, "MAX_ENDED_PER_TURN", 2)
+        active, end_all = [], tcp.TcpProxySocket._end_all
+
+        def turn(opened) -> None:
+            active.append(opened.stats().active)
+            end_all(opened)
+
+        self.patch(tcp.TcpProxySocket, "_end_all", turn)
+        for _ in range(4):
+            self.lab.join(self.opened, self.backend)
+        stopped = self.opened.stop(30)
+        self.lab.reactor.advance(30)
+        self.successResultOf(stopped)
+        self.assertEqual([5, 3, 1], active)
+        self.assertEqual((self.picker.counted, self.lab.count.used), (0, 0))
+
     def test_connections_continue_until_a_drain_is_set(self) -> None:
         """Without a timeout it ends only when they do; a later timeout applies once."""
         stopped = self.opened.stop(None)
@@ -604,6 +628,31 @@ class StopTests(ConnectedTestCase):
 
 class HalfClosedTests(SynchronousTestCase):
     """The timeout of half-closed connections, if one of them fails."""
+
+    def test_many_are_checked_in_several_reactor_turns(self) -> None:
+        """All end in time, and one that has ended during a check is left alone."""
+        clock = Clock()
+        guard = HalfClosed(clock)
+        many = [mock.Mock() for _ in range(2 * MAX_ENDED_PER_TURN + 1)]
+        for each in many:
+            each.progress.return_value = 1
+            each.expire.side_effect = functools.partial(guard.discard, each)
+            guard.add(each)
+        *most, last = many
+        expired, check_some = [], HalfClosed._check_some
+
+        def turn(guard, connections) -> None:
+            expired.append(sum(each.expire.called for each in many))
+            if expired[-1]:
+                guard.discard(last)
+            check_some(guard, connections)
+
+        self.patch(HalfClosed, "_check_some", turn)
+        clock.pump([CHECK_SECONDS] * (int(MAX_IDLE_SECONDS / CHECK_SECONDS) + 1))
+        self.assertEqual([0, MAX_ENDED_PER_TURN, 2 * MAX_ENDED_PER_TURN], expired[-3:])
+        self.assertTrue(all(each.expire.called for each in most))
+        last.expire.assert_not_called()
+        self.assertEqual(clock.getDelayedCalls(), [])
 
     def test_defect_of_one_does_not_affect_others(self) -> None:
         """They are checked, and end, in time."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import islice
 from typing import Protocol
 
 from twisted.internet.interfaces import IDelayedCall
@@ -18,6 +20,10 @@ half-close.
 
 CHECK_SECONDS = 5.0
 """The interval of the checks in seconds, by which a connection may be closed late."""
+
+MAX_ENDED_PER_TURN = 64
+"""The number of connections that are checked, or ended, in one reactor turn; ending as many takes
+2.5 ms."""
 
 
 class HalfClosable(Protocol):
@@ -61,9 +67,16 @@ class HalfClosed:
             timer.cancel()
 
     def _check(self) -> None:
+        self._check_some(iter(list(self._watched)))
+
+    def _check_some(self, connections: Iterator[HalfClosable]) -> None:
+        """Check the next of these connections, a limited number in each reactor turn."""
         self._timer = None
         idle = []
-        for connection, (before, idle_checks) in self._watched.items():
+        batch = list(islice(connections, MAX_ENDED_PER_TURN))
+        # Some may have ended since the check began.
+        for connection in filter(self._watched.__contains__, batch):
+            before, idle_checks = self._watched[connection]
             now = connection.progress()
             if now != before:
                 # It has been idle for less than one interval.
@@ -74,7 +87,9 @@ class HalfClosed:
                 idle.append(connection)
             else:
                 self._watched[connection] = now, idle_checks + 1
-        if len(idle) < len(self._watched):
+        if len(batch) == MAX_ENDED_PER_TURN:
+            self._timer = self._descriptors.callLater(0, self._check_some, connections)
+        elif len(idle) < len(self._watched):
             self._timer = self._descriptors.callLater(CHECK_SECONDS, self._check)
         for connection in idle:
             connection.expire()

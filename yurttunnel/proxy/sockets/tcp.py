@@ -5,6 +5,7 @@ from __future__ import annotations
 import resource
 import socket
 from dataclasses import dataclass
+from itertools import islice
 
 from twisted.internet.defer import Deferred, succeed
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -21,7 +22,7 @@ from yurttunnel.proxy.interfaces import (
 )
 from yurttunnel.proxy.sockets.dialer import IDialer, TcpDialer
 from yurttunnel.proxy.sockets.dialing import Dialing
-from yurttunnel.proxy.sockets.half_closed import HalfClosed
+from yurttunnel.proxy.sockets.half_closed import MAX_ENDED_PER_TURN, HalfClosed
 from yurttunnel.proxy.sockets.listener import Listener
 from yurttunnel.proxy.sockets.pacing import pacing
 from yurttunnel.proxy.sockets.pipes import PipePool
@@ -260,10 +261,14 @@ class TcpProxySocket:
         stopped.callback(None)
 
     def _end_all(self) -> None:
-        """Reset the remaining connections, because data may be missing."""
-        for dialing in list(self._dialings):
+        """Reset the remaining connections, because data may be missing; a limited number in each
+        reactor turn.
+        """
+        for dialing in list(islice(self._dialings, MAX_ENDED_PER_TURN)):
             dialing.stop()
             self._dialings.discard(dialing)
             self._reset_client(dialing.client, dialing.peer[0])
-        for relay in list(self._relays):
+        for relay in list(islice(self._relays, MAX_ENDED_PER_TURN)):
             relay.reset()
+        if self._dialings or self._relays:
+            self._draining = self.descriptors.callLater(0, self._end_all)
