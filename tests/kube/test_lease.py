@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from twisted.internet.defer import fail
+
 from tests.kube.election import MAX_PAUSE, NAME, NAMESPACE, UNREACHABLE, ElectionTestCase
-from yurttunnel.kube.errors import NotAllowed
+from yurttunnel.kube.errors import NotAllowed, NotFound
 from yurttunnel.kube.lease import RELEASE_SECONDS, RENEW_SECONDS, STOP_SECONDS
 from yurttunnel.kube.lease_lock import LEASE_SECONDS
 from yurttunnel.kube.resources import LEASES
@@ -176,6 +178,18 @@ class CampaignTests(ElectionTestCase):
         self.assertIn("coordination.k8s.io", self.a.election.problem())
         self.pass_time(60)
         self.assertEqual(1, len([line for line in self.lines if "leases is forbidden" in line]))
+
+    def test_no_namespace(self):
+        """Without its namespace the lease cannot be created, which is reported."""
+
+        def create(resource, body, namespace=None):
+            return fail(NotFound(404, "NotFound", f'namespaces "{namespace}" not found'))
+
+        self.patch(self.a.link, "create", create)
+        self.start(self.a)
+        self.pass_time(60)
+        self.assertIn('namespaces "kube-system" not found', self.a.election.problem())
+        self.assertEqual(1, len([line for line in self.lines if "cannot be acquired" in line]))
 
     def test_no_leader(self):
         """A waiting process reports a problem only if no leader is known any more."""

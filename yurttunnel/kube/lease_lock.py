@@ -77,7 +77,10 @@ class LeaseLock:
             return False
         try:
             await self._write()
-        except _CONFLICTS:
+        except _CONFLICTS as error:
+            if isinstance(error, NotFound) and self._lease is None:
+                # It is the namespace of the new lease that does not exist.
+                raise
             return False
         return True
 
