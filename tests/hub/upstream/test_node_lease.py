@@ -170,6 +170,17 @@ class RenewalTests(PlayedServers):
         self.successResultOf(checked)
         self.assertEqual(1, self.lease.renewals)
 
+    def test_created_by_another_check(self):
+        """A Lease that was created meanwhile, through another server, is renewed."""
+        checked = self.check()
+        self.respond(404)
+        self.respond(200, b'{"metadata": {"uid": "u"}}')
+        self.respond(409)
+        self.assertEqual(f"PATCH {LEASE}/edge-1", self.received_request()[0])
+        self.respond(200)
+        self.successResultOf(checked)
+        self.assertEqual(1, self.lease.renewals)
+
     def test_node_that_has_not_joined(self):
         """A node that does not exist yet has no Lease, and the server is healthy."""
         checked = self.check()

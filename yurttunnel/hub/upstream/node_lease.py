@@ -131,6 +131,9 @@ class NodeLease:
             response = await self._send(server, b"PATCH", self._path, patch, fresh)
             if response.status == 404:
                 response = await self._create(server)
+                if response.status == 409:
+                    # The check of another server has created it meanwhile.
+                    response = await self._send(server, b"PATCH", self._path, patch)
             if 200 <= response.status <= 299:
                 self._renewed_at = sent_at
                 self.renewals += 1
