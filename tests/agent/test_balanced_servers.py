@@ -467,8 +467,32 @@ class OneOfTwoBalancedTests(ReplicaTests):
         _, far = killed.stream()
         self.kill(killed)
         self.pass_time(2, 0.05)
+        self.assertEqual((1, []), (self.servers.connected, far.reasons))
+        self.pass_time(31)
         self.assertEqual(Code.SESSION_LOST, far.reasons[0].value.code)
+        self.assertEqual(1, len(self.servers.sessions()))
+
+    def test_misdirected_without_streams(self):
+        """A session without streams is not looked for: the first server that is reached serves."""
+        dialed = len(self.dialed)
+        self.cut()
+        self.pass_time(2, 0.05)
+        self.assertEqual((dialed + 1, 1), (len(self.dialed), self.servers.connected))
+
+    def test_misdirected_for_long(self):
+        """If only the other server is reached for long, a session with that serves the node, and
+        the previous one is found again for its streams.
+        """
+        found = next(each for each in self.replicas if each.sessions())
+        near, far = found.stream()
+        self.behind["lb"] = [each for each in self.replicas if each is not found]
+        self.cut()
+        self.pass_time(3, 0.05)
         self.assertEqual(1, self.servers.connected)
+        self.behind["lb"] = self.replicas
+        near.transport.write(b"x")
+        self.pass_time(20)
+        self.assertEqual((b"x", []), (bytes(far.received), far.reasons))
 
 
 class TogetherTests(ReplicaTests):

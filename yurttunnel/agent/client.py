@@ -373,15 +373,16 @@ class ServerClient(Factory):
     def _is_other_server(self, session: TunnelSession, hello: Hello) -> bool:
         """Return whether the session's server is another one than this, and may be alive.
 
-        If one address leads to several servers, and some of them need no session, it is tried again
-        a few times. The server of a draining session is gone if a server at the same address has
-        replaced it, unless the group has a session with the latter.
+        If one address leads to several servers, and some of them need no session, streams wait for
+        their server until the end of the resume window. Otherwise the server of a draining session
+        is gone if a server at the same address has replaced it, unless the group has a session with
+        the latter.
         """
         if hello.process == session.wire.peer.process:
             return False
         group = self._group
         shares_address = len(self._routes.locations) < group.servers
-        if group.has_spare_servers and shares_address and self.rejections < MISDIRECTED_RETRIES:
+        if session.wire.unfinished and group.has_spare_servers and shares_address:
             return True
         if not self._draining:
             return False
@@ -500,7 +501,15 @@ class ServerClient(Factory):
             self._routes.failed(self, already_connected=True)
             self._group.already_connected += 1
             self._close_if_server_gone()
-            return
+            if self.rejections <= MISDIRECTED_RETRIES:
+                return
+        else:
+            self._note_failure(reason)
+        if self.has_session and self._group.has_spare_servers and not self._draining:
+            self.drain("the agent has connected to another server")
+            self._notify_siblings()
+
+    def _note_failure(self, reason: Failure) -> None:
         self.failed_attempts += 1
         self._routes.failed(self)
         error = problem_with_server(reason)
@@ -509,9 +518,6 @@ class ServerClient(Factory):
             self._log.warn("{server}: cannot connect: {error}", server=self.server, error=error)
         self.last_error = error
         self.failed_server = self.server
-        if self.has_session and self._group.has_spare_servers and not self._draining:
-            self.drain("the agent has connected to another server")
-            self._notify_siblings()
 
     def _close_if_server_gone(self) -> None:
         """Close a session whose server cannot be found, for example because it was killed in a
