@@ -123,6 +123,20 @@ class FullDiskTests(LoggedCacheTestCase):
         self.cache.upsert(PODS, POD, item("a", 9))
         self.assertEqual({"a": "9"}, self.names())
 
+    def test_read_only_after_a_kill(self) -> None:
+        """An empty log, and an index of it or none, do not keep a read-only cache from reads."""
+        self.stop()
+        [path] = self.directory.glob("*.db")
+        for suffixes in (("-wal",), ("-wal", "-shm")):
+            for suffix in suffixes:
+                Path(f"{path}{suffix}").touch(0o600)
+            self.remount("ro")
+            self.cache = make_cache(self.directory, self.clock)
+            self.cache.startService()
+            self.assertEqual({"a": "1"}, self.names())
+            self.stop()
+            self.remount("rw")
+
     def test_locked(self) -> None:
         """Other processes can use a new file only with the index that the hub uses."""
         self.assertEqual(self.is_locked(), not list(self.directory.glob("*-shm")))

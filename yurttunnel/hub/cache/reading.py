@@ -104,10 +104,11 @@ def _is_complete(path: Path, error: sqlite3.OperationalError) -> bool:
     """Return whether the file alone is complete, if it cannot be opened with its log.
 
     An empty log may belong to a process that is about to write, unless there was no room for its
-    other files.
+    other files, or the file system is read-only.
     """
     try:
-        return os.stat(f"{path}-wal").st_size == 0 and is_of_full_disk(error)
+        is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+        return os.stat(f"{path}-wal").st_size == 0 and (is_read_only or is_of_full_disk(error))
     except OSError:
         return True
 
