@@ -124,12 +124,16 @@ class FullDiskTests(LoggedCacheTestCase):
         self.assertEqual({"a": "9"}, self.names())
 
     def test_read_only_after_a_kill(self) -> None:
-        """An empty log, and an index of it or none, do not keep a read-only cache from reads."""
-        self.stop()
+        """A log, empty or not, and an index of it or none do not keep the cache from being read."""
         [path] = self.directory.glob("*.db")
-        for suffixes in (("-wal",), ("-wal", "-shm")):
-            for suffix in suffixes:
+        content = path.read_bytes()
+        log = Path(f"{path}-wal").read_bytes()
+        self.stop()
+        whole = path.read_bytes()
+        for written in ({"": content, "-wal": log}, {"": whole, "-wal": b""}, {"-shm": b""}):
+            for suffix, each in written.items():
                 Path(f"{path}{suffix}").touch(0o600)
+                Path(f"{path}{suffix}").write_bytes(each)
             self.remount("ro")
             self.cache = make_cache(self.directory, self.clock)
             self.cache.startService()

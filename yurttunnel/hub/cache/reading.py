@@ -49,14 +49,18 @@ class Reader(Connection):
         try:
             return self._open("mode=ro")
         except sqlite3.OperationalError as error:
-            if not _is_complete(self._path, error):
-                raise
             # On a file system that is full or read-only, SQLite cannot create its other files.
-            return self._open("mode=ro&immutable=1")
+            if _is_complete(self._path, error):
+                return self._open("mode=ro&immutable=1")
+            if not os.statvfs(self._path).f_flag & os.ST_RDONLY:
+                raise
+            # Without locks, which nothing needs that cannot change, the log's index is in memory.
+            return self._open("mode=ro&vfs=unix-none", "EXCLUSIVE")
 
-    def _open(self, query: str) -> sqlite3.Connection:
+    def _open(self, query: str, locking_mode: str = "NORMAL") -> sqlite3.Connection:
         connection = self._connect(uri_of(self._path, query))
         try:
+            connection.execute(f"PRAGMA locking_mode = {locking_mode}")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != schema.VERSION:
                 raise CacheFailed(f"the cache {self._path} has not been created yet")
@@ -104,11 +108,10 @@ def _is_complete(path: Path, error: sqlite3.OperationalError) -> bool:
     """Return whether the file alone is complete, if it cannot be opened with its log.
 
     An empty log may belong to a process that is about to write, unless there was no room for its
-    other files, or the file system is read-only.
+    other files.
     """
     try:
-        is_read_only = bool(os.statvfs(path).f_flag & os.ST_RDONLY)
-        return os.stat(f"{path}-wal").st_size == 0 and (is_read_only or is_of_full_disk(error))
+        return os.stat(f"{path}-wal").st_size == 0 and is_of_full_disk(error)
     except OSError:
         return True
 
