@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import sqlite3
 import stat
 from pathlib import Path
 
@@ -48,6 +50,14 @@ class DumpTests(CacheTestCase):
         self.assertEqual(5, len(list(as_text(self.path))))
         for path in self.directory.iterdir():
             self.assertEqual(0o600, stat.S_IMODE(path.stat().st_mode), path)
+
+    def test_another_version(self) -> None:
+        """The file of another version of the hub is not dumped, and the message says why."""
+        self.stop()
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            connection.execute("PRAGMA user_version = 4")
+        error = self.assertRaises(CacheFailed, lambda: list(as_text(self.path)))
+        self.assertIn("is of another version of yurthub (4)", str(error))
 
     def test_files(self) -> None:
         """Each object is a file with the format of the API's responses."""

@@ -63,7 +63,9 @@ class Reader(Connection):
             connection.execute(f"PRAGMA locking_mode = {locking_mode}")
             (version,) = connection.execute("PRAGMA user_version").fetchone()
             if version != schema.VERSION:
-                raise CacheFailed(f"the cache {self._path} has not been created yet")
+                other = f"is of another version of yurthub ({version})"
+                problem = other if version else "has not been created yet"
+                raise CacheFailed(f"the cache {self._path} {problem}")
         except BaseException:
             connection.close()
             raise
