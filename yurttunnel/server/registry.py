@@ -12,6 +12,7 @@ from twisted.internet.interfaces import IReactorTime
 from zope.interface import Attribute
 
 from yurttunnel.http.authority import Address, BadAuthority, canonical_host
+from yurttunnel.http.errors import RequestFailed
 from yurttunnel.ops.bounded_dict import BoundedDict
 from yurttunnel.ops.clocks import time_of_day
 from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
@@ -58,53 +59,38 @@ class INodeSession(IStreamOpener):
         """Return a snapshot of the session."""
 
 
-class NodeNotConnected(Exception):
+class NodeNotConnected(RequestFailed):
     """No connected agent serves ``host``.
 
     ``last_seen`` is when one last did, in seconds since the epoch by the server's clock, or
-    ``None``. ``status`` is the HTTP status for it.
+    ``None``.
     """
 
-    status = 503
+    last_seen: float | None = None
 
     def __init__(self, host: str, last_seen: float | None, now: float) -> None:
-        super().__init__(host, last_seen, now)
-        self.host = host
+        if last_seen is None:
+            when = ", and none has been since this server started"
+        else:
+            ago = max(0, round(now - last_seen))
+            moment = datetime.datetime.fromtimestamp(last_seen, datetime.UTC)
+            when = f"; it was last seen {ago} s ago ({moment:%Y-%m-%dT%H:%M:%SZ})"
+        super().__init__(503, f"no agent is connected for {host}{when}")
         self.last_seen = last_seen
-        self._now = now
-
-    def __str__(self) -> str:
-        """Return the message for the user who requested ``host``."""
-        if self.last_seen is None:
-            return (
-                f"no agent is connected for {self.host}, "
-                "and none has been since this server started"
-            )
-        ago = max(0, round(self._now - self.last_seen))
-        when = datetime.datetime.fromtimestamp(self.last_seen, datetime.UTC)
-        return (
-            f"no agent is connected for {self.host}; "
-            f"it was last seen {ago} s ago ({when:%Y-%m-%dT%H:%M:%SZ})"
-        )
 
 
 class AmbiguousAddress(NodeNotConnected):
     """Several nodes have the requested address."""
 
-    status = 400
-
-    def __init__(self, host: str, nodes: list[str], now: float) -> None:
-        super().__init__(host, None, now)
-        self.nodes = nodes
-
-    def __str__(self) -> str:
-        """Return the message for the user."""
-        listed = ", ".join(self.nodes[:_MAX_NAMED])
-        more = len(self.nodes) - _MAX_NAMED
+    def __init__(self, host: str, nodes: list[str]) -> None:
+        listed = ", ".join(nodes[:_MAX_NAMED])
+        more = len(nodes) - _MAX_NAMED
         others = f" and {more} more" if more > 0 else ""
-        return (
-            f"{self.host} is the address of several nodes: {listed}{others};"
-            " request one of them by its name"
+        RequestFailed.__init__(
+            self,
+            400,
+            f"{host} is the address of several nodes: {listed}{others};"
+            " request one of them by its name",
         )
 
 
@@ -304,7 +290,7 @@ class SessionRegistry:
             node for node in self.nodes_with_address(desired) if not self.is_reachable(node)
         )
         if len(nodes) > 1:
-            raise AmbiguousAddress(str(desired), sorted(nodes), time_of_day(self._clock))
+            raise AmbiguousAddress(str(desired), sorted(nodes))
 
     def _keys_of_destination(self, desired: str | Address) -> Iterator[_Key]:
         yield _NodeName(str(desired))

@@ -85,8 +85,8 @@ class FrontEnd(Protocol):
         """Handle a successful dial: join ``stream``, or abort it."""
 
     def dial_failed(self, error: BaseException) -> None:
-        """Handle a failed dial: ``error`` is a :class:`StreamFailed`, a :class:`NodeNotConnected`,
-        or the :class:`RequestFailed` of a gate.
+        """Handle a failed dial: ``error`` is a :class:`StreamFailed`, or the
+        :class:`RequestFailed` of the registry or a gate.
 
         Anything else is a defect of the server, which has been logged.
         """
@@ -138,7 +138,7 @@ class Call:
             self._entry.set_request(transport, self.request_id, node, join_authority(host, port))
         try:
             session = self._admitted()
-        except (NodeNotConnected, RequestFailed, StreamFailed) as error:
+        except (RequestFailed, StreamFailed) as error:
             self._not_opened(error)
             return
         except Exception as error:

@@ -39,7 +39,7 @@ from yurttunnel.ops.log_levels import request_log
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, Call, Dialer
 from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_address
 from yurttunnel.server.redaction import redacted
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.errors import StreamFailed
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.relay import LocalConnection
@@ -181,8 +181,6 @@ class ConnectCall:
         """Respond with the status and the text of the failure."""
         if isinstance(error, StreamFailed):
             self._refuse(status_of(error.code), error.text)
-        elif isinstance(error, NodeNotConnected):
-            self._refuse(error.status, str(error))
         elif isinstance(error, RequestFailed):
             self._refuse(error.status, error.text)
         else:

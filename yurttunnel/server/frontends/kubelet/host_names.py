@@ -23,7 +23,7 @@ from yurttunnel.server.frontends.kubelet.destination import (
 )
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import SessionRegistry
 
 
 @implementer(IMiddleware)
@@ -113,7 +113,7 @@ class HostNames:
         try:
             destination = request.destination or destination_of(request.exchange.head)
             return str(self._registry.find(destination.node).node)
-        except (HeadError, NodeNotConnected):
+        except RequestFailed:
             # The proxy reports the error to the caller.
             return None
 

@@ -20,7 +20,7 @@ from yurttunnel.server.frontends.calls import caller_key
 from yurttunnel.server.frontends.kubelet.destination import PREFIX, Destination, destination_of
 from yurttunnel.server.frontends.kubelet.kubelets import KubeletKey
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
-from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 
 _REPLACED = frozenset({b"host", b"x-request-id"})
@@ -88,9 +88,6 @@ class KubeletProxy:
             self._count(exchange, caller)
         except RequestFailed as error:
             exchange.fail(error.status, error.text)
-            return
-        except NodeNotConnected as error:
-            exchange.fail(error.status, str(error))
             return
         _Forwarding(self._relay, self._pool, key, request, caller).begin()
 
