@@ -10,10 +10,10 @@ from ipaddress import ip_address
 from tests.steering.netlink.support import KernelTestCase
 from yurttunnel.steering.marks import SocketMarker
 from yurttunnel.steering.netlink import sock_diag
+from yurttunnel.steering.netlink.conntrack_table import ConntrackTuple
 from yurttunnel.steering.netlink.netlink_socket import NetlinkSocket
 from yurttunnel.steering.netlink.sock_diag import (
     NETLINK_SOCK_DIAG,
-    FourTuple,
     destroy,
     wait_until_delivered,
 )
@@ -48,7 +48,8 @@ class DestroyTests(ConnectionTestCase):
         (address, source_port, *_), (_, port, *_) = began.getsockname(), began.getpeername()
         packed = ip_address(address).packed
         with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
-            destroy(netlink, version, FourTuple(packed, source_port, packed, port))
+            ends = ConntrackTuple(socket.IPPROTO_TCP, packed, source_port, packed, port)
+            destroy(netlink, version, ends)
 
     def test_both_ends_are_notified(self):
         """A reader at either end is woken with an error."""
@@ -70,7 +71,7 @@ class DestroyTests(ConnectionTestCase):
         began, _ = self.connection(4)
         self.destroy(4, began)
         with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
-            destroy(netlink, 4, FourTuple(bytes(4), 1, bytes(4), 2))
+            destroy(netlink, 4, ConntrackTuple(socket.IPPROTO_TCP, bytes(4), 1, bytes(4), 2))
 
 
 class DeliveryTests(ConnectionTestCase):

@@ -29,13 +29,12 @@ from yurttunnel.proxy.state.virtual_services import Protocol, VirtualService
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.conntrack_table import ConntrackTable, own_addresses
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.generation import nft_generation
-from yurttunnel.steering.netlink.named_counters import packet_counts
 from yurttunnel.steering.netlink.netlink_socket import (
     NETLINK_NETFILTER,
     NETLINK_ROUTE,
     NetlinkSocket,
 )
+from yurttunnel.steering.netlink.nftables import nft_generation, packet_counts
 from yurttunnel.steering.netlink.worker import Run
 
 PERIOD_SECONDS = 10.0

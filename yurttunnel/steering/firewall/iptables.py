@@ -10,7 +10,7 @@ from yurttunnel.steering.firewall.rules import TUNNEL, port_of, rules_of
 from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Tables
 from yurttunnel.steering.interception import Interception
 from yurttunnel.steering.interfaces import Applied, IFirewall
-from yurttunnel.steering.netlink.generation import nft_generation
+from yurttunnel.steering.netlink.nftables import nft_generation
 from yurttunnel.steering.programs import IPrograms
 
 _NO_SETS = (

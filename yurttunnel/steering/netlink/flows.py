@@ -30,7 +30,7 @@ from yurttunnel.steering.netlink.netlink_socket import (
     NETLINK_ROUTE,
     NetlinkSocket,
 )
-from yurttunnel.steering.netlink.sock_diag import NETLINK_SOCK_DIAG, FourTuple, destroy
+from yurttunnel.steering.netlink.sock_diag import NETLINK_SOCK_DIAG, destroy
 from yurttunnel.steering.netlink.worker import Run
 
 _NO_CONNTRACK = (
@@ -72,8 +72,7 @@ def _cut(version: int, ports: Collection[int], is_wrong: Callable[[Flow], bool])
         wrong = list(_wrong(table.to_ports(version, socket.IPPROTO_TCP, ports), own, is_wrong))
         # Before the entries with the other ends are deleted.
         for entry in wrong:
-            ends = FourTuple(entry.source, entry.source_port, entry.destination, entry.port)
-            destroy(sockets, version, ends)
+            destroy(sockets, version, entry)
         return table.delete(version, wrong)
 
 

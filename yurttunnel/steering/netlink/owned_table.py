@@ -19,7 +19,6 @@ from twisted.python.failure import Failure
 
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.generation import NFNL_SUBSYS_NFTABLES
 from yurttunnel.steering.netlink.messages import (
     NESTED,
     attribute,
@@ -35,6 +34,7 @@ from yurttunnel.steering.netlink.netlink_socket import (
     NETLINK_NETFILTER,
     NetlinkSocket,
 )
+from yurttunnel.steering.netlink.nftables import NFNL_SUBSYS_NFTABLES
 from yurttunnel.steering.netlink.worker import Run
 
 _BATCH_BEGIN, _BATCH_END = 0x10, 0x11

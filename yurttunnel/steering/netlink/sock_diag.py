@@ -8,9 +8,9 @@ import struct
 import sys
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 
 from yurttunnel.steering.marks import MARK, MASK
+from yurttunnel.steering.netlink.conntrack_table import ConntrackEntry, ConntrackTuple
 from yurttunnel.steering.netlink.messages import FAMILIES, attributes, raw_request
 from yurttunnel.steering.netlink.netlink_socket import (
     CHANGE,
@@ -52,17 +52,7 @@ _UNDELIVERED = 1 << 4 | 1 << 9 | 1 << 11
 not acknowledged the FIN, nor any data that may precede it."""
 
 
-@dataclass(frozen=True, slots=True)
-class FourTuple:
-    """The two ends of a connection, the client's first; addresses are packed."""
-
-    source: bytes
-    source_port: int
-    destination: bytes
-    port: int
-
-
-def destroy(netlink: NetlinkSocket, version: int, ends: FourTuple) -> None:
+def destroy(netlink: NetlinkSocket, version: int, ends: ConntrackEntry | ConntrackTuple) -> None:
     """Destroy the client socket of a connection, unless it has the server's own mark.
 
     A connection that is only forwarded has no socket here, but the kernel then returns a listening

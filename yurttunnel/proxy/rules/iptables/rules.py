@@ -25,7 +25,7 @@ from yurttunnel.steering.firewall.detection import find_back_ends, has_family, i
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Outcome, Tables
 from yurttunnel.steering.interfaces import VERSIONS, Applied
-from yurttunnel.steering.netlink.generation import nft_generation
+from yurttunnel.steering.netlink.nftables import nft_generation
 from yurttunnel.steering.programs import IPrograms
 
 _GENERATIONS = 2**32

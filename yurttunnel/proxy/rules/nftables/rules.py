@@ -14,7 +14,7 @@ from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
 from yurttunnel.proxy.rules.nftables.transaction import transaction
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
-from yurttunnel.steering.netlink.generation import nft_generation
+from yurttunnel.steering.netlink.nftables import nft_generation
 from yurttunnel.steering.programs import CompletedProgram, IPrograms, ProgramFailed, one_line
 
 PROGRAM = "nft"

@@ -1,12 +1,13 @@
-"""Tests of reading named nftables counters without a program."""
+"""Tests of what the kernel tells about nftables, read without a program."""
 
 from __future__ import annotations
 
 import socket
+import subprocess
 
 from tests.e2e.network.namespaces import run
 from tests.steering.netlink.support import KernelTestCase
-from yurttunnel.steering.netlink.named_counters import packet_counts
+from yurttunnel.steering.netlink.nftables import nft_generation, packet_counts
 
 _RULES = """
 table {family} {table} {{
@@ -55,3 +56,28 @@ class NamedCountersTests(KernelTestCase):
         self.assertEqual({}, packet_counts(4, "ours"))
         self.load("ip", "others")
         self.assertEqual({}, packet_counts(4, "ours"))
+
+
+class GenerationTests(KernelTestCase):
+    """The kernel's generation."""
+
+    def run_nft(self, *arguments):
+        """Change something by a program."""
+        subprocess.run(["iptables-nft", "-t", "nat", *arguments], check=True, capture_output=True)
+
+    def test_a_change_by_anybody(self):
+        """It differs after each change, and stays the same without changes."""
+        found = [nft_generation()]
+        for arguments in (("-N", "OTHER"), ("-A", "OTHER", "-j", "RETURN"), ("-F",)):
+            self.run_nft(*arguments)
+            found.append(nft_generation())
+            self.assertEqual(found[-1], nft_generation())
+        self.assertNotIn(None, found)
+        self.assertEqual(4, len(set(found)))
+
+    def test_reading_is_no_change(self):
+        """Reading rules does not change the number."""
+        self.run_nft("-N", "OTHER")
+        before = nft_generation()
+        self.run_nft("-S")
+        self.assertEqual(before, nft_generation())
