@@ -68,9 +68,9 @@ class IsolatedResponse:
             return
         self._transport.unregisterProducer()
         if isinstance(self._transport.getPeer(), UNIXAddress):
-            # The client has to run before it can have read the response.
             self._on_unix_socket = True
-            self._call = self._clock.callLater(_FIRST_CHECK, self._check, 2 * _FIRST_CHECK)
+            # At once: a timer would take further iterations of the reactor (100 calls in a dial).
+            self._check(_FIRST_CHECK)
         else:
             self._done()
 
