@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 
 from twisted.internet.defer import Deferred
@@ -391,6 +392,28 @@ class CachingTests(World):
         self.send_request(ONE, KUBELET, JSON, method=b"PUT", body=b"{}")
         self.respond_json(changed)
         self.assertEqual("9", self.cached("one"), "an object that was made again")
+
+    def test_last_finalizer_of_a_namespace(self):
+        """A form without the spec of a namespace does not show whether it has more finalizers."""
+        target, ending = "/api/v1/namespaces/a", {"deletionTimestamp": "2025-01-02T00:00:00Z"}
+        versions = itertools.count(6)
+        for method, form in itertools.product(
+            (b"PUT", b"PATCH", b"DELETE"), ("", "PartialObjectMetadata", "Table")
+        ):
+            before = str(next(versions))
+            meta = {"name": "a", "resourceVersion": before}
+            namespace = {"kind": "Namespace", "apiVersion": "v1", "metadata": meta}
+            self.send_request(target, KUBELET, JSON)
+            self.respond_json(namespace)
+            meta = meta | ending | {"resourceVersion": str(next(versions))}
+            shown = {"kind": form, "apiVersion": "meta.k8s.io/v1", "metadata": meta}
+            if form == "Table":
+                shown["rows"] = [{"cells": [], "object": {"metadata": meta}}]
+            accept = JSON + b";as=%b;v=v1;g=meta.k8s.io" % form.encode() if form else JSON
+            self.send_request(target, KUBELET, accept, method=method, body=b"{}")
+            self.respond_json(shown if form else namespace | {"metadata": meta})
+            cached = self.cached("a", namespace="", resource="namespaces")
+            self.assertEqual(before if form else None, cached, (method, form))
 
     def test_deleted_collection_without_a_list(self):
         """If the response does not name all deleted objects, cached lists may be too long."""

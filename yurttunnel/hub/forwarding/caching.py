@@ -22,12 +22,16 @@ from yurttunnel.hub.media.interfaces import (
     TypeMeta,
     WatchEvent,
 )
+from yurttunnel.hub.media.kinds import is_namespace
+from yurttunnel.hub.request.requests import ResourceType
 from yurttunnel.kube.protobuf_fields import BadBody
 
 ItemPredicate = Callable[[Item], bool]
 """Returns whether an object may be cached."""
 
 _UPDATES = frozenset({"update", "patch"})
+
+_NAMESPACES = str(ResourceType("", "v1", "namespaces"))
 
 STATUS = "Status"
 """The kind of the object that describes a result, instead of the requested object."""
@@ -283,6 +287,9 @@ class ObjectCacher(_Buffering):
         """Return the argument of ``on_deleted``, ``None`` if the object exists."""
         if meta.kind == STATUS:
             return "" if self._verb == "delete" else None
+        if self._collection.resource == _NAMESPACES and not is_namespace(meta):
+            # A Table or PartialObjectMetadata does not show the finalizers in its spec.
+            return None
         if self._verb == "delete":
             is_pending = self._codec.deletion(item.body, meta).is_pending
             return None if is_pending else item.version
