@@ -226,6 +226,18 @@ class ConfiguredTests(World):
             self.pass_time(INTERVAL + SPREAD)
             self.assertFalse(self.client.aborted)
 
+    def test_owner_known_later_without_a_list(self):
+        """A client that never lists gets 410 only once."""
+        agent = KUBELET + b"\r\nAuthorization: Bearer single"
+        self.watch("200", agent=agent)
+        self.users["single"] = "system:serviceaccount:n:web"
+        self.pass_time(UNKNOWN_REVIEW_SECONDS, 1.0)
+        self.watch("200", agent=agent)
+        self.assert_refused()
+        self.watch("200", agent=agent)
+        self.assertFalse(self.client.aborted)
+        self.assertEqual(["new"], self.cached_list(client="kubelet system:serviceaccount:n:web"))
+
     def test_same_request_on_one_connection(self):
         """Each response to a repeated request is cached as the ConfigMap says at that time."""
         for clients, version, cached in (("", "1", None), ("ingress", "2", "2"), ("", "3", "2")):

@@ -62,6 +62,8 @@ class TrackedWatches(Service):
         self._watches: set[_Watch] = set()
         # Each with the end of its validity.
         self._lists = BoundedDict[bytes, tuple[State, float]](MAX_LISTS)
+        # The keys of those that were assumed for a watch.
+        self._assumed = BoundedDict[bytes, None](MAX_LISTS)
         self._round: IDelayedCall | None = None
         self._next_round = 0.0
 
@@ -83,7 +85,17 @@ class TrackedWatches(Service):
         if not request.options.continue_token or key not in self._lists:
             self._remember(key, state)
 
+    def assume_list(self, caller: Caller, request: ApiRequest, state: State) -> None:
+        """Record the processing of a watch, as if it was that of its list as well.
+
+        :meth:`is_outdated` is then true once, because the client may never list.
+        """
+        key = _key(caller, request)
+        self._remember(key, state)
+        self._assumed[key] = None
+
     def _remember(self, key: bytes, state: State, seconds: float = math.inf) -> None:
+        self._assumed.pop(key, None)
         self._lists[key] = state, self._clock.seconds() + seconds
 
     def track(
@@ -118,10 +130,11 @@ class TrackedWatches(Service):
             return False
         key = _key(caller, request)
         listed = self._listed_state(key)
+        is_unknown = listed is None
         if listed is None:
             listed = earlier
-            if listed != now:
-                self._remember(key, now)
+        if listed != now and (is_unknown or key in self._assumed):
+            self._remember(key, now)
         return listed != now
 
     def review(self) -> None:

@@ -70,7 +70,7 @@ class CachedWatches:
             return True
         if not self._is_owned(caller):
             # The events of this watch will be missing, even if its list was cached.
-            self._watches.record_list(caller, request, state)
+            self._watches.assume_list(caller, request, state)
         if self._watches.is_outdated(caller, request, state, earlier):
             send_failure(call.exchange, EXPIRED)
             return False
