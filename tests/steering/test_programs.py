@@ -110,6 +110,21 @@ class ProgramsTests(ProgramsContract, TestCase):
             finished = await self.programs.run(["sh", "-c", f"ls /proc/$$/fd/{opened.fileno()}"])
         self.assertIn("No such file", finished.errors)
 
+    async def test_inherited_descriptors(self):
+        """A program does not inherit what this process has inherited either."""
+        script = (
+            "import os\n"
+            "os.dup2(os.pipe()[0], 77, inheritable=True)\n"
+            "from twisted.internet import reactor\n"
+            "from yurttunnel.steering.programs import Programs\n"
+            "def ended(finished):\n"
+            "    os._exit('No such file' in finished.errors)\n"
+            "Programs(reactor).run(['sh', '-c', 'ls /proc/$$/fd/77']).addCallback(ended)\n"
+            "reactor.run()\n"
+        )
+        finished = await self.programs.run([sys.executable, "-c", script])
+        self.assertEqual((1, ""), (finished.status, finished.errors))
+
     async def test_signals(self):
         """Signals that this process ignores end a program."""
         error = await self.assertFailure(
