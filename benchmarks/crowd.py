@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
@@ -233,10 +234,12 @@ class _QueuedEndpoint:
     def _release_after(self, connection: SessionConnection) -> None:
         start, lost = connection.start, connection.connectionLost
 
-        def begun(session: TunnelSession, hello: Hello) -> None:
+        def begun(
+            session: TunnelSession, hello: Hello, on_used: Callable[[], object] | None = None
+        ) -> None:
             self._connecting.release()
             connection.connectionLost = lost  # type: ignore[method-assign] # it has been released
-            start(session, hello)
+            start(session, hello, on_used)
 
         def failed(reason: Failure = connectionDone) -> None:
             self._connecting.release()

@@ -446,6 +446,20 @@ class OneOfTwoBalancedTests(ReplicaTests):
             self.assertEqual((b"x" * number, []), (bytes(far.received), far.reasons))
             self.assertEqual(1, sum(self.counts()))
 
+    def test_misdirected_unnoticed(self):
+        """Attempts that reach the other server do not make it a route to the node."""
+        owner = next(each for each in self.replicas if each.sessions())
+        other = next(each for each in self.replicas if each is not owner)
+        owner.stream()
+        changes = []
+        other.registry.on_direct_changed.append(changes.append)
+        dialed = len(self.dialed)
+        for _ in range(10):
+            self.cut()
+            self.pass_time(2, 0.05)
+        self.assertGreater(len(self.dialed) - dialed, 12)
+        self.assertEqual([], changes)
+
     def test_refused_in_between(self):
         """The same if the session was set aside because no server was reached in between."""
         near, far = next(each for each in self.replicas if each.sessions()).stream()

@@ -93,6 +93,11 @@ class Agent:
         self.error = reason.value
 
 
+def ignore_session(connection, hello):
+    """Neither use nor refuse the session in the server's HELLO."""
+    connection.dataReceived = lambda data: None
+
+
 @implementer(INodeSession)
 class Route:
     """A route to a node through a sibling."""

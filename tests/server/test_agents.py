@@ -11,7 +11,7 @@ from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
 from tests.logged import Logged
-from tests.server.agents import ListenerTests
+from tests.server.agents import ListenerTests, ignore_session
 from tests.tunnel.memory import HalfCloseUser
 from yurttunnel import __version__
 from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL, ClientContexts
@@ -191,6 +191,16 @@ class UnfinishedTests(ListenerTests):
         agent.claim("nonsense")
         for _ in range(4):
             self.refused(agent, Code.PROTOCOL)
+
+    def test_unused_sessions(self):
+        """A session instead of the requested one counts until the agent uses it."""
+        for _ in range(4):
+            agent = self.agent()
+            agent.hello = replace(agent.hello, session=b"s" * 16)
+            agent.hello_received = ignore_session
+            self.dial(agent)
+        self.assertEqual(3, len(self.listener.sessions()))
+        self.assertEqual(3, len(self.network.open_links))
 
     def test_ended_by_close_sessions(self):
         """Unfinished connections end with the server."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from tests.logged import Logged
-from tests.server.agents import GRACE, WINDOW, ListenerTests, Route
+from tests.server.agents import GRACE, WINDOW, ListenerTests, Route, ignore_session
 from yurttunnel.agent.connection_group import FIRST_DELAY
 from yurttunnel.server.node_session import RECONNECT_TIMEOUT
 from yurttunnel.tunnel.errors import StreamFailed
@@ -91,6 +91,53 @@ class ResumeTests(ListenerTests):
         self.network.pass_time(2)
         self.assertTrue(self.registry.find("edge-1").tunnel.connected)
         self.assertEqual(["made"], user.events)
+
+    def wanting(self, answered=ignore_session):
+        """Connect an agent that wants a session of another server; ``answered`` handles HELLO."""
+        agent = self.agent()
+        agent.hello = replace(agent.hello, session=b"s" * 16)
+        agent.hello_received = answered
+        return self.dial(agent)
+
+    def test_refused_by_the_agent(self):
+        """A session that the agent refuses, because it wants that of another server, never serves.
+
+        Siblings would move their dials here, where they would fail.
+        """
+        seen = []
+        self.registry.on_direct_changed.append(seen.append)
+        self.listener.on_ended.append(lambda node, reason: seen.append(reason))
+        code = Code.GOING_AWAY
+        self.wanting(lambda connection, hello: connection.refuse(code, "not here"))
+        self.assertEqual([], seen)
+        self.assert_no_sessions()
+
+    def test_refused_beside_another_agent(self):
+        """It does not replace the session of another agent of the node."""
+        other = self.connected(process=b"b" * 16)
+        user = self.stream(other)
+        self.wanting(lambda connection, hello: connection.refuse(Code.GOING_AWAY, "not here"))
+        self.assertEqual(([], []), (other.ends, user.reasons))
+        self.assertTrue(self.serving(other))
+
+    def test_lost_before_use(self):
+        """A session instead of the requested one ends with its connection until it is used."""
+        link = self.wanting()
+        self.assertEqual(1, len(self.listener.sessions()))
+        self.assertIsNone(self.registry.find_or_none("edge-1"))
+        link.cut()
+        self.assert_no_sessions()
+
+    def test_resumed_before_use(self):
+        """It serves if the agent resumes it on another connection."""
+        self.wanting()
+        agent = self.agent()
+        agent.hello = replace(agent.hello, session=self.listener.sessions()[0].session_id)
+        self.dial(agent)
+        self.network.links[0].cut()
+        self.network.settle()
+        self.assertTrue(self.serving(agent))
+        self.assertTrue(agent.session.connected)
 
     def test_revoked_meanwhile(self):
         """A revoked node does not get its session back."""

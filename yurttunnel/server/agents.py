@@ -6,6 +6,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 from cryptography import x509
 from OpenSSL import SSL
@@ -211,6 +212,8 @@ class AgentListener(Factory):
     def connection_ended(self, connection: SessionConnection, reason: Failure) -> None:
         """Report sessions without a connection; log connections that did not become sessions."""
         session = self._sessions_by_connection.pop(connection, None)
+        if session is not None and not self._is_registered(session):
+            session.tunnel.close(Code.SESSION_LOST, "the agent has not used the session")
         if session is not None and not (session.tunnel.closed or session.tunnel.connected):
             self.sessions_draining(frozenset({session}))
             self._registry.direct_changed(session.node)
@@ -237,12 +240,13 @@ class AgentListener(Factory):
         session = self._sessions.get(hello.session) if hello.session != NO_SESSION else None
         if session is not None and _belongs_to(session, identity, hello):
             self._unfinished.discard(connection)
+            if not self._is_registered(session):
+                self._register(connection, session, hello.process, kept_sessions(hello))
             self._resume(connection, session, identity, hello)
         elif self._draining:
             raise Violation(Code.GOING_AWAY, "this server is about to stop")
         else:
             self._check_not_connected(identity, hello)
-            self._unfinished.discard(connection)
             self._begin(connection, identity, identifiers, hello)
 
     def _identity_of(self, connection: SessionConnection) -> NodeIdentity:
@@ -330,18 +334,34 @@ class AgentListener(Factory):
         connection.send_hello(own)
         # Connected before it is registered, so that siblings get one report, with a usable session.
         self._sessions_by_connection[connection] = session
-        connection.start(tunnel, hello)
+        register = partial(self._register, connection, session, hello.process, held_sessions)
+        if hello.session == NO_SESSION:
+            connection.start(tunnel, hello)
+            register()
+        else:
+            # The agent may refuse it, because the session that it requests is at another server.
+            connection.start(tunnel, hello, register)
+
+    def _register(
+        self,
+        connection: SessionConnection,
+        session: NodeSession,
+        process: bytes,
+        held_sessions: frozenset[bytes],
+    ) -> None:
+        """Serve the node through a new session, and end the previous ones (:meth:`_replace`)."""
+        self._unfinished.discard(connection)
         older = [each for each in self._registry.add(session) if isinstance(each, NodeSession)]
         if len(older) >= MAX_SESSIONS_OF_NODE:
             text = f"the node has more than {MAX_SESSIONS_OF_NODE} sessions"
             older.pop(0).tunnel.close(Code.REPLACED, text)
         for replaced in older:
-            self._replace(replaced, hello.process, held_sessions)
+            self._replace(replaced, process, held_sessions)
         self._log.info(
             "{node}: connected from {address}, session {session}",
-            node=identity.node,
-            address=description.address,
-            session=own.session.hex()[:8],
+            node=session.node,
+            address=session.tunnel.description.address,
+            session=session.tunnel.session_id.hex()[:8],
         )
 
     def _sibling_serves(self, node: str) -> None:
@@ -386,6 +406,8 @@ class AgentListener(Factory):
 
     def _ended(self, session: NodeSession, code: Code, text: str) -> None:
         self._sessions.pop(session.tunnel.session_id, None)
+        if not self._is_registered(session):
+            return
         self._registry.remove(session)
         for callback in self.on_ended:
             callback(session.node, self._end_reason(code, text))
@@ -396,6 +418,10 @@ class AgentListener(Factory):
             text=text,
             code=code.name,
         )
+
+    def _is_registered(self, session: NodeSession) -> bool:
+        """Return whether the agent has accepted a session."""
+        return session in self._registry.direct_sessions(session.node)
 
     def _end_reason(self, code: Code, text: str) -> str:
         """Return in readable form why a session has ended after which the node may be lost."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Protocol as Structure
 
 from cryptography import x509
@@ -29,7 +30,8 @@ HELLO_TIMEOUT = 10.0
 """Seconds from the TCP connection to the peer's complete HELLO, TLS handshake included."""
 
 MAX_UNFINISHED = 1024
-"""The number of connections to a port without a complete HELLO; above it the oldest is evicted."""
+"""The number of connections to a port without a complete HELLO, or whose agent may still refuse its
+new session; above it the oldest is evicted."""
 
 CLOSE_TIMEOUT = 5.0
 """Seconds for the peer to acknowledge the end of TLS; it may never do so."""
@@ -135,7 +137,7 @@ class SessionConnection(Protocol):
             self.refuse(violation.code, violation.text)
         else:
             if rest and self._session is not None:
-                self._session.data_received(rest)
+                self.dataReceived(rest)
 
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the session and the owner."""
@@ -153,13 +155,24 @@ class SessionConnection(Protocol):
         """Send this end's HELLO."""
         self.transport.write(hello.encode())
 
-    def start(self, session: TunnelSession, hello: Hello) -> None:
-        """Start to carry ``session``, whose peer has sent ``hello``."""
+    def start(
+        self,
+        session: TunnelSession,
+        hello: Hello,
+        on_used: Callable[[], object] | None = None,
+    ) -> None:
+        """Start to carry ``session``, whose peer has sent ``hello``.
+
+        ``on_used()`` is called once the peer has sent anything but CLOSE in the session.
+        """
         self._cancel_deadline()
         self._session_started = True
         self._session = session
         # Looked up once: each read is one call into the session, and each write one into TLS.
-        self.dataReceived = session.data_received  # type: ignore[method-assign] # see above
+        receive = session.data_received
+        if on_used is not None:
+            receive = partial(self._first_received, on_used)
+        self.dataReceived = receive  # type: ignore[method-assign] # see above
         self.write = self.transport.write  # type: ignore[method-assign] # see above
         session.carry(self, hello.received)
 
@@ -173,7 +186,10 @@ class SessionConnection(Protocol):
         """Abort the connection to make room for a newer one."""
         text = f"{MAX_UNFINISHED} newer connections have not sent their HELLO either"
         self._error = self._error or Failure(Violation(Code.OVERLOADED, text))
+        session = self._session
         self.abandon()
+        if session is not None:
+            session.connection_lost(by_peer=False)
 
     # -- for the session -----------------------------------------------------------------------
 
@@ -199,6 +215,14 @@ class SessionConnection(Protocol):
         self.transport.abortConnection()
 
     # -- helpers -------------------------------------------------------------------------------
+
+    def _first_received(self, on_used: Callable[[], object], data: bytes) -> None:
+        session = self._session
+        assert session is not None
+        self.dataReceived = session.data_received  # type: ignore[method-assign] # see start()
+        session.data_received(data)
+        if not session.closed:
+            on_used()
 
     def _forget_session(self) -> None:
         self.dataReceived = self._ignore  # type: ignore[method-assign] # not used again
