@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import astuple
 
-from tests.agent.replicas import ReplicaTests
+from twisted.internet.task import deferLater
+
+from tests.agent.replicas import Address, ReplicaTests
 from tests.ops.scrapes import families
 from yurttunnel.agent.connection_group import MAX_PROBE_DELAY, REPLACED_DELAY, URGENT_DELAY
 from yurttunnel.agent.servers import METRICS
@@ -485,6 +487,16 @@ class OneOfTwoBalancedTests(ReplicaTests):
         self.pass_time(31)
         self.assertEqual(Code.SESSION_LOST, far.reasons[0].value.code)
         self.assertEqual(1, len(self.servers.sessions()))
+
+    def test_killed_on_a_slow_link(self):
+        """The same if each attempt takes long."""
+        killed = next(each for each in self.replicas if each.sessions())
+        killed.stream()
+        connect = Address.connect
+        self.patch(Address, "connect", lambda *given: deferLater(self.clock, 0.3, connect, *given))
+        self.kill(killed)
+        self.pass_time(2.5, 0.05)
+        self.assertEqual(1, self.servers.connected)
 
     def test_misdirected_without_streams(self):
         """A session without streams is not looked for: the first server that is reached serves."""

@@ -43,6 +43,10 @@ MISDIRECTED_RETRIES = 8
 """The longest delay in seconds, and the number, of retries after an attempt to resume a session has
 reached another server, for example behind a load balancer."""
 
+MISDIRECTED_TIME = 1.0
+"""Seconds after the loss of a connection in which only such retries are made, although another
+server would start a new session: meanwhile the node has none."""
+
 LEFT_SESSION_TIMEOUT = 60.0
 """Seconds in which a server that accepts no new streams in a session should end it, after the last
 stream; the agent then does so."""
@@ -108,6 +112,7 @@ class ServerClient(Factory):
         self._replaced = False
         self._replacements = 0
         self._session_started_at = 0.0
+        self._connection_lost_at = 0.0
         self._draining = False
         self._ended = False
         self._attempt: Deferred[IProtocol] | None = None
@@ -341,6 +346,7 @@ class ServerClient(Factory):
         if not current:
             return
         if connection.session_started:
+            self._connection_lost_at = self._context.clock.seconds()
             self.last_error = (
                 "another agent has connected as this node; is it running twice?"
                 if self._replaced
@@ -501,7 +507,8 @@ class ServerClient(Factory):
             self._routes.failed(self, already_connected=True)
             self._group.already_connected += 1
             self._close_if_server_gone()
-            if self.rejections <= MISDIRECTED_RETRIES:
+            away = self._context.clock.seconds() - self._connection_lost_at
+            if self.rejections <= MISDIRECTED_RETRIES and away < MISDIRECTED_TIME:
                 return
         else:
             self._note_failure(reason)
