@@ -428,6 +428,12 @@ class CachingTests(World):
             self.list(pod("one"), version="10")
             self.assertEqual("10", self.successResultOf(self.cache.known_version(scope)))
             self.cache.evict(lambda _: False)
+        self.list(pod("one"), version="9")
+        self.send_request(PODS, KUBELET, b"Accept: application/cbor", method=b"DELETE")
+        self.respond(
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/cbor\r\nContent-Length: 1\r\n\r\nx"
+        )
+        self.assertIsNone(self.successResultOf(self.cache.known_version(scope)), "an unknown form")
 
     def test_deleted_and_made_again(self):
         """A new object with the same name stays."""

@@ -183,6 +183,12 @@ class ResponseHandler:
             return fields, source
         target = self._target(plan, types[0])
         if target is None:
+            if (
+                status in _CACHEABLE_STATUSES
+                and plan.client
+                and call.request.verb == "deletecollection"
+            ):
+                self._on_all_deleted(plan, "")
             return fields, source
         if status == 404:
             self._remove_missing(plan)
