@@ -9,6 +9,7 @@ itself, of its imports and its cost, put another program such as ``env`` in fron
 
 from __future__ import annotations
 
+import faulthandler
 import functools
 import gc
 import importlib
@@ -22,6 +23,8 @@ import socket
 import struct
 import subprocess
 import sys
+import time
+import warnings
 from contextlib import suppress
 from pathlib import Path
 
@@ -197,6 +200,12 @@ def _become(request: bytes, descriptors: list[int]) -> None:
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+    # The interpreter and libc have read these variables at the server's start.
+    time.tzset()
+    if action := environment.get("PYTHONWARNINGS"):
+        warnings.simplefilter(action)
+    if environment.get("PYTHONFAULTHANDLER"):
+        faulthandler.enable()
     # As the interpreter does for -m.
     sys.path[0] = os.getcwd()
     # In place, because twist uses the list as a default.
