@@ -112,18 +112,11 @@ class ProgramsTests(ProgramsContract, TestCase):
 
     async def test_inherited_descriptors(self):
         """A program does not inherit what this process has inherited either."""
-        script = (
-            "import os\n"
-            "os.dup2(os.pipe()[0], 77, inheritable=True)\n"
-            "from twisted.internet import reactor\n"
-            "from yurttunnel.steering.programs import Programs\n"
-            "def ended(finished):\n"
-            "    os._exit('No such file' in finished.errors)\n"
-            "Programs(reactor).run(['sh', '-c', 'ls /proc/$$/fd/77']).addCallback(ended)\n"
-            "reactor.run()\n"
+        await self.assert_from_process(
+            "os.dup2(os.pipe()[0], 77, inheritable=True)",
+            ["sh", "-c", "ls /proc/$$/fd/77"],
+            "'No such file' in finished.errors",
         )
-        finished = await self.programs.run([sys.executable, "-c", script])
-        self.assertEqual((1, ""), (finished.status, finished.errors))
 
     async def test_signals(self):
         """Signals that this process ignores end a program."""
@@ -134,14 +127,21 @@ class ProgramsTests(ProgramsContract, TestCase):
 
     async def test_without_standard_streams(self):
         """Programs also run if this process has been started without standard streams."""
+        await self.assert_from_process(
+            "for number in range(3): os.close(number)",
+            ["sh", "-c", "cat; echo y >&2"],
+            "finished.output == b'x' and finished.errors == 'y\\n'",
+        )
+
+    async def assert_from_process(self, prepare, command, condition):
+        """Check the result of a command that a process runs after ``prepare``, with input x."""
         script = (
-            "import os\n"
-            "for number in range(3): os.close(number)\n"
-            "from twisted.internet import reactor, task\n"
+            f"import os\n{prepare}\n"
+            "from twisted.internet import reactor\n"
             "from yurttunnel.steering.programs import Programs\n"
             "def ended(finished):\n"
-            "    os._exit(finished.output == b'x' and finished.errors == 'y\\n')\n"
-            "Programs(reactor).run(['sh', '-c', 'cat; echo y >&2'], b'x').addCallback(ended)\n"
+            f"    os._exit({condition})\n"
+            f"Programs(reactor).run({command!r}, b'x').addCallback(ended)\n"
             "reactor.run()\n"
         )
         finished = await self.programs.run([sys.executable, "-c", script])

@@ -30,7 +30,8 @@ learn at the same moment."""
 class ServerStats:
     """The desired number of servers, the connected ones, and their addresses.
 
-    ``already_connected`` counts attempts rejected by a server because it was connected already.
+    ``already_connected`` counts attempts that reached a connected server, or another one than that
+    of the session to resume.
     """
 
     desired: int = 0
@@ -55,8 +56,9 @@ METRICS: tuple[Metric[ServerStats], ...] = (
     ),
     counter(
         "yurttunnel_agent_already_connected",
-        "Connections that reached a server to which the agent was already connected. Some are"
-        " normal if several servers share one address. A high rate while fewer are connected than"
+        "Connections that reached a server to which the agent was already connected, or another"
+        " server than that of the session to resume. Some are normal if several servers share one"
+        " address. A high rate while fewer are connected than"
         " wanted means that a load balancer does not distribute connections.",
         lambda stats: stats.already_connected,
     ),

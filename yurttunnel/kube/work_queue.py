@@ -71,7 +71,10 @@ class WorkQueue(Service):
         self._traceback_at: float | None = None
 
     def __len__(self) -> int:
-        """Return the number of keys that are queued, in progress, or waiting for a retry."""
+        """Return the number of keys that are queued, in progress, or waiting for a retry.
+
+        A key that was queued again while it is in progress counts twice.
+        """
         return len(self._ready) + len(self._under_way) + len(self._pauses)
 
     def add(self, key: str) -> None:

@@ -67,20 +67,26 @@ def _delete_entries(version: int, stale: Collection[StaleFlows]) -> int:
             flows = [each for each in stale if each.protocol is protocol]
             is_stale = _stale_predicate(flows, own)
             ports = {each.port for each in flows}
-            addresses = {each.address for each in flows}
-            # A node port is at many addresses.
-            destinations = [
-                _packed_text(each) for each in addresses if each and None not in addresses
-            ]
             entries = (
                 table.syn_sent(version, ports)
                 if protocol is Protocol.TCP
-                else table.to_ports(version, protocol.number, ports, destinations)
+                else table.to_ports(version, protocol.number, ports, _destinations(flows))
             )
             # Read the list to its end first: a netlink socket handles one request at a time.
             found = [entry for entry in entries if is_stale(entry)]
             deleted += table.delete(version, found)
         return deleted
+
+
+def _destinations(flows: Collection[StaleFlows]) -> set[bytes]:
+    """Return the addresses of all portals, none if one of them is a node port."""
+    found: set[bytes] = set()
+    for each in flows:
+        if each.address is None:
+            # A node port is at many addresses.
+            return set()
+        found.add(_packed_text(each.address))
+    return found
 
 
 def _stale_predicate(

@@ -106,7 +106,7 @@ class PortClaims:
         problems: dict[tuple[Key, Portal], str] = {}
         owners: dict[tuple[_Binding, Address | None], Key] = {}
 
-        def claim(binding: _Binding) -> None:
+        def assign(binding: _Binding) -> None:
             claimants = wanted[binding]
             problem = self._claim(binding)
             if problem is not None:
@@ -119,7 +119,7 @@ class PortClaims:
                 if key != owners[place]:
                     problems[key, portal] = f"{binding} already belongs to {owners[place]}"
 
-        yield from visit(sorted(wanted, key=lambda one: one.address is not None), claim)
+        yield from visit(sorted(wanted, key=lambda one: one.address is not None), assign)
         self._owners = owners
         return problems
 

@@ -16,6 +16,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import sha256
+from typing import NamedTuple
 
 from twisted.application.service import Service
 from twisted.internet.interfaces import IDelayedCall, IReactorTime
@@ -54,16 +55,21 @@ class _Watch:
     ending: IDelayedCall | None = field(default=None)
 
 
+class _List(NamedTuple):
+    state: State
+    until: float
+    """The end of its validity."""
+    is_assumed: bool = False
+    """Whether the client may never have listed."""
+
+
 class TrackedWatches(Service):
     """The watches of a hub; while the service is not running, none is ended."""
 
     def __init__(self, clock: IReactorTime) -> None:
         self._clock = clock
         self._watches: set[_Watch] = set()
-        # Each with the end of its validity.
-        self._lists = BoundedDict[bytes, tuple[State, float]](MAX_LISTS)
-        # The keys of those that were assumed for a watch.
-        self._assumed = BoundedDict[bytes, None](MAX_LISTS)
+        self._lists = BoundedDict[bytes, _List](MAX_LISTS)
         self._round: IDelayedCall | None = None
         self._next_round = 0.0
 
@@ -83,20 +89,14 @@ class TrackedWatches(Service):
         """
         key = _key(caller, request)
         if not request.options.continue_token or key not in self._lists:
-            self._remember(key, state)
+            self._lists[key] = _List(state, math.inf)
 
     def assume_list(self, caller: Caller, request: ApiRequest, state: State) -> None:
         """Record the processing of a watch, as if it was that of its list as well.
 
         :meth:`is_outdated` is then true once, because the client may never list.
         """
-        key = _key(caller, request)
-        self._remember(key, state)
-        self._assumed[key] = None
-
-    def _remember(self, key: bytes, state: State, seconds: float = math.inf) -> None:
-        self._assumed.pop(key, None)
-        self._lists[key] = state, self._clock.seconds() + seconds
+        self._lists[_key(caller, request)] = _List(state, math.inf, is_assumed=True)
 
     def track(
         self,
@@ -109,10 +109,10 @@ class TrackedWatches(Service):
         key, state = _key(caller, request), now()
         listed = None
         if _continues_list(request):
-            listed = self._listed_state(key)
-            state = state if listed is None else listed
+            listed = self._valid_list(key)
+            state = state if listed is None else listed.state
         else:
-            self._remember(key, state)
+            self._lists[key] = _List(state, math.inf)
         watch = _Watch(key, state, now, end, listed is None)
         self._watches.add(watch)
         if state != now():
@@ -129,13 +129,10 @@ class TrackedWatches(Service):
         if not _continues_list(request):
             return False
         key = _key(caller, request)
-        listed = self._listed_state(key)
-        is_unknown = listed is None
-        if listed is None:
-            listed = earlier
-        if listed != now and (is_unknown or key in self._assumed):
-            self._remember(key, now)
-        return listed != now
+        listed = self._valid_list(key) or _List(earlier, math.inf, is_assumed=True)
+        if listed.state != now and listed.is_assumed:
+            self._lists[key] = _List(now, math.inf)
+        return listed.state != now
 
     def review(self) -> None:
         """Schedule a round that ends the watches that are out of date."""
@@ -158,14 +155,15 @@ class TrackedWatches(Service):
 
     def _stop_tracking(self, watch: _Watch) -> None:
         self._watches.discard(watch)
-        is_known = self._listed_state(watch.key) is not None
+        is_known = self._valid_list(watch.key) is not None
         if watch.predates_run and not is_known and watch.state != watch.now():
             # The client may resume where this watch ends.
-            self._remember(watch.key, watch.state, EXPIRED_SECONDS)
+            until = self._clock.seconds() + EXPIRED_SECONDS
+            self._lists[watch.key] = _List(watch.state, until)
 
-    def _listed_state(self, key: bytes) -> State | None:
-        state, until = self._lists.get(key, (None, math.inf))
-        return state if self._clock.seconds() < until else None
+    def _valid_list(self, key: bytes) -> _List | None:
+        listed = self._lists.get(key)
+        return listed if listed and self._clock.seconds() < listed.until else None
 
     def _forget(self, watch: _Watch) -> None:
         self._stop_tracking(watch)

@@ -4,9 +4,9 @@ The decision to cache a response is made when it begins, and watches are long. A
 before its client was listed in ``cache_agents``, or before the hub had read that list, is not
 cached. Its events would be missing from the cache, because a reflector lists only once.
 
-The same applies if the API did not say who owns a client's token, for example because it was
-overloaded; and if the cache has a new file, because its file was damaged, removed or replaced, or
-is of another version of the hub: the new file has none of the lists that open watches continue.
+The same applies if the API did not report the owner of a client's token, for example because it
+was overloaded; and if the cache has a new file, because its file was damaged, removed or replaced,
+or is of another version of the hub: the new file has none of the lists that open watches continue.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the kernel tells about nftables: how often its rules have changed, and named counters."""
+"""Reading nftables from the kernel: the generation of its rules, and named counters."""
 
 from __future__ import annotations
 
