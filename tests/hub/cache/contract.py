@@ -155,6 +155,18 @@ class CacheContract:
         self.cache.advance(Scope(PODS), "7", "8")
         self.assertTrue((await self.read(inside)).complete)
 
+    async def test_an_unknown_change_of_one_object(self):
+        """It is removed if nothing was listed with it; else the list is incomplete."""
+        alone, listed = PODS, PODS._replace(form="json:Table.v1")
+        self.receive_list(5, scope=Scope(alone, "m"))
+        self.receive_list(5, pod("a"), pod("b"), scope=Scope(listed, "n"))
+        for name in "ab":
+            self.cache.upsert(alone, POD, pod(name))
+        self.cache.mark_changed(PODS.client, PODS.resource, "n", "", "a")
+        self.assertEqual(["b"], (await self.read(Scope(alone, "n"))).names)
+        self.assertTrue((await self.read(Scope(alone, "m"))).complete)
+        self.assertEqual(Read(["a", "b"], "5", False), await self.read(Scope(listed, "n")))
+
     # -- lists ---------------------------------------------------------------------------------
 
     async def test_unknown_lists(self):

@@ -135,10 +135,12 @@ class MemoryCache:
             if collection[:2] == (client, resource):
                 self._remove(collection, namespace, name, version)
 
-    def mark_changed(self, client, resource, namespace, version):
+    def mark_changed(self, client, resource, namespace, version, name=""):
         """See ``ICache``."""
         for collection, objects in self._collections.items():
             if collection[:2] == (client, resource):
+                if all(scope.namespace not in ("", namespace) for scope in objects.listed):
+                    objects.items.pop((namespace, name), None)
                 for scope in objects.listed:
                     if not namespace or scope.namespace in ("", namespace):
                         before = objects.whole_from.get(scope, 0)

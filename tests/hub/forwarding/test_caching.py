@@ -435,6 +435,21 @@ class CachingTests(World):
         )
         self.assertIsNone(self.successResultOf(self.cache.known_version(scope)), "an unknown form")
 
+    def test_deleted_in_an_unknown_form(self):
+        """The object is removed; if it was listed, only its watch shows whether it still exists."""
+        response = (
+            b"HTTP/1.1 200 OK\r\nContent-Type: application/yaml\r\nContent-Length: 1\r\n\r\nx"
+        )
+        self.get()
+        self.send_request(ONE, KUBELET, b"Accept: application/yaml", method=b"DELETE")
+        self.respond(response)
+        self.assertIsNone(self.cached("one"))
+        self.list(pod("one"), version="9")
+        self.send_request(ONE, KUBELET, b"Accept: application/yaml", method=b"DELETE")
+        self.respond(response)
+        scope = Scope(self.collection(), "default")
+        self.assertIsNone(self.successResultOf(self.cache.known_version(scope)))
+
     def test_deleted_and_made_again(self):
         """A new object with the same name stays."""
         self.get(obj=pod("one", "3"))

@@ -81,19 +81,26 @@ def remove_object(
     )
 
 
-def mark_changed(client: str, resource: str, namespace: str, version: str) -> Statements:
+def mark_changed(
+    client: str, resource: str, namespace: str, version: str, name: str = ""
+) -> Statements:
     """Return the write for :meth:`ICache.mark_changed`."""
-    within = (
-        "collection IN (SELECT id FROM collections WHERE client = ? AND resource = ?)"
-        " AND (? = '' OR namespace IN ('', ?))"
+    of_client = "collection IN (SELECT id FROM collections WHERE client = ? AND resource = ?)"
+    unlisted = (
+        f"DELETE FROM objects WHERE {of_client} AND namespace = ? AND name = ? AND NOT EXISTS"
+        " (SELECT 1 FROM scopes WHERE scopes.collection = objects.collection"
+        " AND scopes.namespace IN ('', objects.namespace))",
+        (client, resource, namespace, name),
     )
+    within = f"{of_client} AND (? = '' OR namespace IN ('', ?))"
     values = client, resource, namespace, namespace
     known = version_of(version)
     if isinstance(known, int):
         change = f"UPDATE scopes SET whole_from = max(whole_from, ?) WHERE {within}"
-        return Statements((change, (known, *values)))
+        return Statements(unlisted, (change, (known, *values)))
     later = "UPDATE scopes SET whole_from = max(whole_from, version + 1)"
     return Statements(
+        unlisted,
         (f"{later} WHERE typeof(version) <> 'text' AND {within}", values),
         (f"DELETE FROM scopes WHERE typeof(version) = 'text' AND {within}", values),
     )

@@ -166,11 +166,14 @@ class ICache(Interface):
         removed.
         """
 
-    def mark_changed(client: str, resource: str, namespace: str, version: str) -> None:
+    def mark_changed(
+        client: str, resource: str, namespace: str, version: str, name: str = ""
+    ) -> None:
         """Record that unknown changes of a client's objects have version ``version`` or later.
 
         Lists of them are incomplete until they are known up to that version; if it is not a number,
         until they are known up to a newer one than now, or are listed again if theirs is not one.
+        If only the object ``name`` has changed, it is removed where nothing was listed with it.
         """
 
     def advance(scope: Scope, since: str, version: str) -> None:

@@ -181,9 +181,11 @@ class Cache(Service):
         """See :class:`ICache`."""
         self._put(clients.remove_object(client, resource, namespace, name, version), client)
 
-    def mark_changed(self, client: str, resource: str, namespace: str, version: str) -> None:
+    def mark_changed(
+        self, client: str, resource: str, namespace: str, version: str, name: str = ""
+    ) -> None:
         """See :class:`ICache`."""
-        self._put(clients.mark_changed(client, resource, namespace, version), client)
+        self._put(clients.mark_changed(client, resource, namespace, version, name), client)
 
     def advance(self, scope: Scope, since: str, version: str) -> None:
         """See :class:`ICache`."""

@@ -183,12 +183,8 @@ class ResponseHandler:
             return fields, source
         target = self._target(plan, types[0])
         if target is None:
-            if (
-                status in _CACHEABLE_STATUSES
-                and plan.client
-                and call.request.verb == "deletecollection"
-            ):
-                self._on_all_deleted(plan, "")
+            if status in _CACHEABLE_STATUSES and plan.client and call.request.verb in DELETIONS:
+                self._mark_changed(plan, "")
             return fields, source
         if status == 404:
             self._remove_missing(plan)
@@ -225,11 +221,11 @@ class ResponseHandler:
             plan.client, resource, item.namespace, item.name, successor(item.version)
         )
 
-    def _on_all_deleted(self, plan: ResponsePlan, version: str) -> None:
-        """Record that objects have changed after ``version``, at which they were deleted."""
+    def _mark_changed(self, plan: ResponsePlan, version: str) -> None:
+        """Record that requested objects have changed after ``version``, if they still exist."""
         request = plan.call.request
         self._cache.mark_changed(
-            plan.client, str(request.resource), request.namespace, successor(version)
+            plan.client, str(request.resource), request.namespace, successor(version), request.name
         )
 
     def _target(self, plan: ResponsePlan, content_type: bytes) -> _Target | None:
@@ -298,7 +294,7 @@ class ResponseHandler:
             cacher = DeletedListCacher(
                 codec.list_reader(MAX_ITEM),
                 partial(self._on_listed_deleted, plan),
-                partial(self._on_all_deleted, plan),
+                partial(self._mark_changed, plan),
             )
         else:
             on_deleted = partial(self._on_deleted, plan)
