@@ -119,11 +119,7 @@ def _stream_location(
 
 
 def _location(
-    store: Store,
-    pod: Object,
-    path: str,
-    container: str | None,
-    parameters: list[tuple[str, str]],
+    store: Store, pod: Object, path: str, container: str | None, parameters: list[tuple[str, str]]
 ) -> Location:
     name = pod["spec"]["nodeName"]
     node = store.get(NODES, None, name)

@@ -164,12 +164,7 @@ class Objects:
         ]
 
     def _write(
-        self,
-        target: Target,
-        body: Object,
-        options: WriteOptions,
-        user: User,
-        warnings: list[str],
+        self, target: Target, body: Object, options: WriteOptions, user: User, warnings: list[str]
     ) -> WriteResult:
         assert target.name is not None
         kind, namespace, name = target.kind, target.namespace, target.name

@@ -127,9 +127,7 @@ def write_options(query: Query) -> WriteOptions:
             ' "Ignore", "Strict", "Warn"'
         )
     return WriteOptions(
-        _dry_run(query.get("dryRun", ())),
-        validation or "Warn",
-        first(query, "fieldManager"),
+        _dry_run(query.get("dryRun", ())), validation or "Warn", first(query, "fieldManager")
     )
 
 

@@ -31,14 +31,7 @@ from yurtlab.api.options import (
     selection,
     write_options,
 )
-from yurtlab.api.resources import (
-    NAMESPACES,
-    PODS,
-    SERVICE_ACCOUNTS,
-    SERVICES,
-    Resource,
-    Target,
-)
+from yurtlab.api.resources import NAMESPACES, PODS, SERVICE_ACCOUNTS, SERVICES, Resource, Target
 from yurtlab.api.responses import Page, Responder, deleted_status
 from yurtlab.api.store import Object, Store
 from yurtlab.api.watching import Watch, WatchRequest

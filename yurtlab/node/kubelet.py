@@ -212,8 +212,7 @@ def _log_of(pod: Pod, container: Container, previous: bool) -> ContainerLog:
         state = container.state
         why = state if isinstance(state, Waiting) else Waiting("ContainerCreating")
         raise RequestFailed(
-            400,
-            f'container "{container.name}" in pod "{pod.name}" is waiting to start: {why}',
+            400, f'container "{container.name}" in pod "{pod.name}" is waiting to start: {why}'
         )
     return container.log
 

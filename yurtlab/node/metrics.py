@@ -266,11 +266,7 @@ def _pod_summary(now: str, pod: Pod, used: list[ContainerUsage]) -> dict[str, An
             }
             for one in used
         ],
-        **_stats(
-            now,
-            sum(one.cpu_seconds for one in used),
-            sum(one.memory_bytes for one in used),
-        ),
+        **_stats(now, sum(one.cpu_seconds for one in used), sum(one.memory_bytes for one in used)),
         "process_stats": {"process_count": sum(one.processes for one in used)},
     }
 

@@ -294,10 +294,7 @@ class _Dial:
             self._timer = dialer.clock.callLater(dialer.limits.attempt_delay, self._attempt_is_slow)
         try:
             attempt.connector = dialer.tcp.connectTCP(
-                str(address),
-                self.request.port,
-                attempt,
-                self._remaining(),
+                str(address), self.request.port, attempt, self._remaining()
             )
         except OSError as reason:
             # A zone id without an interface on this host is detected before any attempt.

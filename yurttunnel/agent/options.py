@@ -21,10 +21,7 @@ from yurttunnel.ops.flag_table import Entry, Flag, Group, Repeated, Switch, flag
 from yurttunnel.ops.help import Example
 from yurttunnel.ops.options import KLOG_FLAGS, KLOG_SWITCHES, CommandOptions, FlagMissing
 from yurttunnel.ops.own_addresses import formatted_addresses, own_addresses, source_address
-from yurttunnel.pki.identity import (
-    Identifiers,
-    parse_identifiers,
-)
+from yurttunnel.pki.identity import Identifiers, parse_identifiers
 from yurttunnel.pki.names import BadIdentity, check_cluster_node_name, check_node_name
 from yurttunnel.pki.token import JoinToken
 
@@ -76,9 +73,7 @@ def _pattern(text: str) -> Pattern | None:
 
 
 STANDALONE = Switch(
-    "standalone",
-    Group.BASICS,
-    "Run without Kubernetes: enrol at the server with a join token.",
+    "standalone", Group.BASICS, "Run without Kubernetes: enrol at the server with a join token."
 )
 
 NODE_NAME = Flag(
@@ -202,11 +197,7 @@ META_HOST = Flag(
 )
 
 META_PORT = Flag(
-    "meta-port",
-    Group.BASICS,
-    flags.port,
-    "Port at --meta-host.",
-    default=str(DEFAULT_META_PORT),
+    "meta-port", Group.BASICS, flags.port, "Port at --meta-host.", default=str(DEFAULT_META_PORT)
 )
 
 ALLOW_DESTINATION = Repeated(
@@ -238,12 +229,7 @@ DEFAULT_CERT_DIR = Path("/var/lib/yurttunnel-agent/pki")
 DEFAULT_NAMESPACE = "kube-system"
 
 _STANDALONE_FLAGS = (STATE_DIR, JOIN_TOKEN_FILE, JOIN_TOKEN)
-_CLUSTER_FLAGS = (
-    KUBE_CONFIG,
-    APISERVER_ADDR,
-    CERT_DIR,
-    NAMESPACE,
-)
+_CLUSTER_FLAGS = (KUBE_CONFIG, APISERVER_ADDR, CERT_DIR, NAMESPACE)
 
 
 class Options(CommandOptions[Settings]):

@@ -124,10 +124,7 @@ class AgentProcess:
             reactor, trust, addresses, servers, dialer, settings.drain_timeout
         )
         self.metrics = agent_registry(
-            counters,
-            budget,
-            self._snapshots,
-            self.agent.servers.failed_attempts,
+            counters, budget, self._snapshots, self.agent.servers.failed_attempts
         )
         self.metrics.add(SERVER_METRICS, self.agent.stats)
         self.readiness = Readiness()

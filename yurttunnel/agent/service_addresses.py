@@ -117,9 +117,7 @@ def node_facts(node: Object) -> NodeFacts:
 
 
 def locations(
-    service: ServiceFacts,
-    nodes: Collection[NodeFacts],
-    slices: Collection[SliceFacts],
+    service: ServiceFacts, nodes: Collection[NodeFacts], slices: Collection[SliceFacts]
 ) -> tuple[Location, ...]:
     """Return the servers' addresses in a deterministic order.
 

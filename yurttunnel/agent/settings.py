@@ -98,7 +98,7 @@ class Settings:
         """The names of this node, in the form for ``NodeResolver``."""
         names: dict[str, Sequence[Address]] = {
             # RFC 6761 section 6.3: never sent to a name server.
-            "localhost": (ip_address("127.0.0.1"), ip_address("::1")),
+            "localhost": (ip_address("127.0.0.1"), ip_address("::1"))
         }
         for name in {self.node_name, *self.identifiers.hosts}:
             names[name] = (self.node_ip,)

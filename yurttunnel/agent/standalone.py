@@ -24,12 +24,7 @@ from yurttunnel.ops.readiness import Readiness
 from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.pki.directory import LockedDirectory, StateDirectory
 from yurttunnel.pki.enrolment_client import ENROLLED_AT, ServerAddress
-from yurttunnel.pki.enrolment_issuer import (
-    NODE_FILE,
-    EnrolledTemplate,
-    EnrolmentIssuer,
-    NodeStore,
-)
+from yurttunnel.pki.enrolment_issuer import NODE_FILE, EnrolledTemplate, EnrolmentIssuer, NodeStore
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.names import check_node_name
 from yurttunnel.pki.renewal import CertificateRenewal

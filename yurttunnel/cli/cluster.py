@@ -115,10 +115,7 @@ class Server:
             *("--address", "127.0.0.1", f":{self._meta_port}"),
         )
         with subprocess.Popen(
-            command,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         ) as process:
             # Reading from the pipe has no timeout.
             timer = threading.Timer(SECONDS, process.kill)

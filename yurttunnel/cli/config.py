@@ -103,8 +103,5 @@ def _programs() -> Programs:
 
 
 CONFIG_CHECK = ClientCommand(
-    "config check",
-    "check a configuration file for --config",
-    ConfigCheckOptions,
-    config_check,
+    "config check", "check a configuration file for --config", ConfigCheckOptions, config_check
 )

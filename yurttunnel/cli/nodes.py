@@ -58,10 +58,7 @@ class NodesOptions(ClientOptions):
     as edge nodes) but not connected. "kubectl yurttunnel nodes" queries all servers of the
     cluster."""
 
-    examples = (
-        Example("List all nodes"),
-        Example("Follow the changes", "--watch"),
-    )
+    examples = (Example("List all nodes"), Example("Follow the changes", "--watch"))
 
     table = (WATCH, STATE_DIR, OUTPUT, *CLUSTER_TABLE)
 

@@ -10,13 +10,7 @@ from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, NoResponse, Process
 from yurttunnel.cli.cluster import Server
 from yurttunnel.cli.discovery import process_in, running_processes
-from yurttunnel.cli.options import (
-    CLUSTER_TABLE,
-    OUTPUT,
-    STATE_DIR,
-    ClientCommand,
-    ClientOptions,
-)
+from yurttunnel.cli.options import CLUSTER_TABLE, OUTPUT, STATE_DIR, ClientCommand, ClientOptions
 from yurttunnel.ops.help import Example
 
 PEERS = {"yurttunnel-server": "nodes", "yurttunnel-agent": "servers"}

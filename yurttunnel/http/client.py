@@ -11,11 +11,7 @@ from typing import NamedTuple
 
 from twisted.internet.defer import Deferred, fail, succeed
 from twisted.internet.error import ConnectionDone
-from twisted.internet.interfaces import (
-    IDelayedCall,
-    IHandshakeListener,
-    IReactorTime,
-)
+from twisted.internet.interfaces import IDelayedCall, IHandshakeListener, IReactorTime
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
@@ -31,10 +27,7 @@ from yurttunnel.http.head import (
     ResponseHeadReader,
     format_request_head,
 )
-from yurttunnel.http.interfaces import (
-    ExchangeFailed,
-    IResponseReceiver,
-)
+from yurttunnel.http.interfaces import ExchangeFailed, IResponseReceiver
 
 MAX_INTERIM_RESPONSES = 16
 MAX_INTERIM_BYTES = 64 * 1024

@@ -15,12 +15,7 @@ from yurttunnel.http.exchange_side import ExchangeSide
 from yurttunnel.http.fields import Fields, keeps_alive
 from yurttunnel.http.framing import NO_BODY, BodyKind, Framing
 from yurttunnel.http.head import ResponseHead
-from yurttunnel.http.interfaces import (
-    ExchangeFailed,
-    IBodySink,
-    IClientExchange,
-    IResponseReceiver,
-)
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IClientExchange, IResponseReceiver
 
 if TYPE_CHECKING:
     from yurttunnel.http.client import ClientConnection

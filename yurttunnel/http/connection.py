@@ -13,12 +13,7 @@ import termios
 from collections.abc import Callable
 from typing import Any
 
-from twisted.internet.interfaces import (
-    IHalfCloseableProtocol,
-    IProtocol,
-    IPushProducer,
-    ITransport,
-)
+from twisted.internet.interfaces import IHalfCloseableProtocol, IProtocol, IPushProducer, ITransport
 from twisted.internet.protocol import Protocol, connectionDone
 from twisted.python.failure import Failure
 from zope.interface import implementer

@@ -212,10 +212,7 @@ class HTTPFactory(ConnectionsFactory):
     """Serves HTTP/1.1 on any transport; ``handler`` handles every request."""
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        handler: IRequestHandler,
-        settings: ServerSettings | None = None,
+        self, clock: IReactorTime, handler: IRequestHandler, settings: ServerSettings | None = None
     ) -> None:
         super().__init__(clock, settings or ServerSettings())
         self._handler = handler

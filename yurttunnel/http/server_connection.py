@@ -161,10 +161,7 @@ class ServerConnection(HTTPConnection):
             self._await(self._factory.heads)
 
     def take_body(
-        self,
-        reader: BodyReader,
-        deliver: Callable[[bytes], object],
-        complete: Callable[[], object],
+        self, reader: BodyReader, deliver: Callable[[bytes], object], complete: Callable[[], object]
     ) -> None:
         """Read the body of the current request; called by its exchange.
 

@@ -12,12 +12,7 @@ from zope.interface import implementer
 from yurttunnel.http.client import ClientConnection, WrittenRequest, write_request
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.head import ResponseHead
-from yurttunnel.http.interfaces import (
-    ExchangeFailed,
-    IBodySink,
-    IClientExchange,
-    IResponseReceiver,
-)
+from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IClientExchange, IResponseReceiver
 
 
 class CompleteResponse(NamedTuple):

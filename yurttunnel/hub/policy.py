@@ -50,10 +50,7 @@ _REVIEW_GROUPS = frozenset({"authentication.k8s.io", "authorization.k8s.io"})
 """API groups with only reviews."""
 
 _NEVER_CACHED = frozenset(
-    {
-        ("certificates.k8s.io", "certificatesigningrequests"),
-        ("coordination.k8s.io", "leases"),
-    }
+    {("certificates.k8s.io", "certificatesigningrequests"), ("coordination.k8s.io", "leases")}
 )
 
 _NEVER_A_CLIENT = frozenset({"", PAGES})
@@ -70,9 +67,7 @@ class Policy:
     """
 
     def __init__(
-        self,
-        configuration: HubConfiguration,
-        evict: Callable[[Callable[[str], bool]], object],
+        self, configuration: HubConfiguration, evict: Callable[[Callable[[str], bool]], object]
     ) -> None:
         self._configuration = configuration
         self._evict = evict

@@ -17,10 +17,7 @@ _MARKS = {State.HEALTHY: "ok", State.UNHEALTHY: "bad", State.UNKNOWN: "warn"}
 
 
 def hub_sections(
-    health: Health,
-    limits: Limits,
-    cache: Callable[[], CacheStats],
-    offline: Offline,
+    health: Health, limits: Limits, cache: Callable[[], CacheStats], offline: Offline
 ) -> tuple[MakeSection, ...]:
     """Return the sections of a hub."""
     return (

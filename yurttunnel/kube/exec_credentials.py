@@ -116,11 +116,7 @@ class _Run(ProcessProtocol):
         if plugin.cluster is not None:
             spec["cluster"] = plugin.cluster
         info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
-        environment = {
-            **os.environ,
-            **plugin.environment,
-            "KUBERNETES_EXEC_INFO": json.dumps(info),
-        }
+        environment = {**os.environ, **plugin.environment, "KUBERNETES_EXEC_INFO": json.dumps(info)}
         self._deadline = reactor.callLater(
             PLUGIN_SECONDS, self._kill, f"it took longer than {PLUGIN_SECONDS:.0f} s"
         )

@@ -10,11 +10,7 @@ from typing import Any
 
 from twisted.logger import Logger
 
-from yurttunnel.kube.configuration import (
-    BadKubeConfiguration,
-    KubeConfiguration,
-    checked_host,
-)
+from yurttunnel.kube.configuration import BadKubeConfiguration, KubeConfiguration, checked_host
 from yurttunnel.kube.credentials import FileCredentials, ICredentialsSource
 from yurttunnel.kube.exec_credentials import ExecCredentials, Plugin
 from yurttunnel.kube.reloaded_file import ReloadedFile

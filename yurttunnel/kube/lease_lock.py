@@ -38,12 +38,7 @@ class LeaseLock:
     """
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        client: IKubeClient,
-        namespace: str,
-        name: str,
-        identity: str,
+        self, clock: IReactorTime, client: IKubeClient, namespace: str, name: str, identity: str
     ) -> None:
         self._clock = clock
         self._client = client

@@ -248,11 +248,7 @@ class Reflector:
         if not isinstance(error, ApiError | ApiUnreachable):
             self._log.failure("{what}: internal error; retrying", what=self._what)
         elif str(error) != str(self.error):
-            self._log.warn(
-                "{what}: watch failed, retrying: {error}",
-                what=self._what,
-                error=error,
-            )
+            self._log.warn("{what}: watch failed, retrying: {error}", what=self._what, error=error)
         if self.failing_since is None:
             self.failing_since = self._clock.seconds()
         self.error = error

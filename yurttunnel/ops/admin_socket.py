@@ -104,10 +104,7 @@ class AdminSocket(Service):
 
 
 def process_page(
-    clock: IReactorTime,
-    program: str,
-    readiness: Readiness,
-    details: Mapping[str, object],
+    clock: IReactorTime, program: str, readiness: Readiness, details: Mapping[str, object]
 ) -> Page:
     """Return the page; ``details`` are further fields of the program."""
     since = timestamp(time_of_day(clock))

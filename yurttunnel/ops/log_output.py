@@ -126,10 +126,7 @@ class LogOutput:
 
 
 def take_over_log(
-    twist: MutableMapping[str, Any],
-    format: str,
-    verbosity: int | None,
-    levels: LogLevelFilter,
+    twist: MutableMapping[str, Any], format: str, verbosity: int | None, levels: LogLevelFilter
 ) -> None:
     """Make ``twist`` write its log in one of :data:`FORMATS`, filtered by ``levels``.
 

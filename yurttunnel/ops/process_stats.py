@@ -50,10 +50,7 @@ def add_process_metrics(
     """
     # Computed once: setting the clock must not change the start of the process.
     started = _started()
-    registry.add(
-        (*_own_metrics(prefix), *METRICS),
-        lambda: ProcessStats(started, reactor_lag()),
-    )
+    registry.add((*_own_metrics(prefix), *METRICS), lambda: ProcessStats(started, reactor_lag()))
     if certificates is not None:
         registry.add((_expiry(prefix),), certificates)
 

@@ -16,13 +16,7 @@ from yurttunnel.cluster.fields import mapping, objects, text
 from yurttunnel.cluster.nodes import MAX_ADDRESSES
 from yurttunnel.http.authority import Address, parse_address
 from yurttunnel.kube.resources import Object
-from yurttunnel.pki.approval_decision import (
-    MAX_FURTHER_NAMES,
-    Decision,
-    Facts,
-    NotApproved,
-    Reason,
-)
+from yurttunnel.pki.approval_decision import MAX_FURTHER_NAMES, Decision, Facts, NotApproved, Reason
 from yurttunnel.pki.approval_requests import Kind, Request
 from yurttunnel.pki.certificate_template import NODE_USER_PREFIX, NODES_ORGANIZATION
 from yurttunnel.pki.cluster_identity import node_from_names

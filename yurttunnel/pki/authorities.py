@@ -56,10 +56,7 @@ class AuthorityBundle(Reconciler):
 
     @classmethod
     def cluster(
-        cls,
-        clock: IReactorTime,
-        read: Callable[[], bytes],
-        use: Callable[[Authorities], object],
+        cls, clock: IReactorTime, read: Callable[[], bytes], use: Callable[[Authorities], object]
     ) -> AuthorityBundle:
         """Watch the bundle of the cluster's authorities, as a kubeconfig or a pod has it."""
 

@@ -23,10 +23,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.bounded_dict import BoundedDict
-from yurttunnel.pki.identity import (
-    NodeIdentity,
-    read_identity,
-)
+from yurttunnel.pki.identity import NodeIdentity, read_identity
 from yurttunnel.pki.metrics import CommonCertificateCounters
 from yurttunnel.pki.names import (
     KUBELET_CLIENT_NAME,

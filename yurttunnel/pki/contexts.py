@@ -20,10 +20,7 @@ from cryptography import x509
 from OpenSSL import SSL
 from OpenSSL.crypto import X509
 from service_identity import VerificationError
-from service_identity.cryptography import (
-    verify_certificate_hostname,
-    verify_certificate_ip_address,
-)
+from service_identity.cryptography import verify_certificate_hostname, verify_certificate_ip_address
 from service_identity.exceptions import CertificateError
 from twisted.internet.interfaces import (
     IOpenSSLClientConnectionCreator,

@@ -67,9 +67,7 @@ def new_key() -> ec.EllipticCurvePrivateKey:
 def key_to_pem(key: PrivateKey) -> bytes:
     """Encode a private key as PKCS #8, unencrypted."""
     return key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
 
 

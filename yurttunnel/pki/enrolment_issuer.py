@@ -13,13 +13,7 @@ from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authority import request_certificate
 from yurttunnel.pki.certificate_store import CertificateStore
 from yurttunnel.pki.contexts import ServerNotTrusted
-from yurttunnel.pki.credentials import (
-    Credentials,
-    PrivateKey,
-    key_to_pem,
-    load_key,
-    new_key,
-)
+from yurttunnel.pki.credentials import Credentials, PrivateKey, key_to_pem, load_key, new_key
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.enrolment_client import (
     ClockSeemsWrong,
@@ -29,11 +23,7 @@ from yurttunnel.pki.enrolment_client import (
     renew,
 )
 from yurttunnel.pki.enrolment_messages import EnrolmentRefused, Refusal
-from yurttunnel.pki.identity import (
-    Identifiers,
-    identity_from_certificate,
-    uncovered_identifiers,
-)
+from yurttunnel.pki.identity import Identifiers, identity_from_certificate, uncovered_identifiers
 from yurttunnel.pki.issuer import Chain, IssuedCertificate, Template
 from yurttunnel.pki.names import BadIdentity
 from yurttunnel.pki.token import JoinToken

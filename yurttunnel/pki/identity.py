@@ -34,12 +34,7 @@ from urllib.parse import unquote
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from yurttunnel.http.authority import (
-    Address,
-    Network,
-    canonical_host,
-    parse_network,
-)
+from yurttunnel.http.authority import Address, Network, canonical_host, parse_network
 from yurttunnel.pki.names import (
     MAX_NODE_NAME_LENGTH,
     NODE_ORGANIZATION,
@@ -129,10 +124,7 @@ def format_identifiers(identifiers: Identifiers) -> str:
 
 
 def subject_alternative_names(
-    node: str,
-    identifiers: Identifiers,
-    enrolment: str = "",
-    max_length: int = MAX_NODE_NAME_LENGTH,
+    node: str, identifiers: Identifiers, enrolment: str = "", max_length: int = MAX_NODE_NAME_LENGTH
 ) -> list[x509.GeneralName]:
     """List the alternative names of a certificate for ``node``, the node's own name first.
 
@@ -357,9 +349,7 @@ def _network_items(identifiers: Identifiers) -> list[str]:
     return items
 
 
-def _sorted_addresses(
-    addresses: Iterable[Address],
-) -> list[Address]:
+def _sorted_addresses(addresses: Iterable[Address]) -> list[Address]:
     return sorted(addresses, key=lambda a: (a.version, int(a)))
 
 

@@ -23,14 +23,7 @@ from yurttunnel.pki.credentials import Credentials, PrivateKey, new_key
 from yurttunnel.pki.current_certificate import CertificateHolder
 from yurttunnel.pki.desired_template import DesiredTemplate
 from yurttunnel.pki.directory import StateError
-from yurttunnel.pki.issuer import (
-    Denied,
-    IssuedCertificate,
-    Issuer,
-    NotIssued,
-    Template,
-    obtain,
-)
+from yurttunnel.pki.issuer import Denied, IssuedCertificate, Issuer, NotIssued, Template, obtain
 from yurttunnel.pki.metrics import RequestCounters
 from yurttunnel.pki.renewal_schedule import Schedule
 from yurttunnel.pki.stored_certificate import StoredCertificate
@@ -243,8 +236,7 @@ class CertificateRenewal(Reconciler):
             is_wanted = not is_settled or attempt.template.covers(desired)
             if not (is_wanted or attempt.abandoned):
                 self._log.info(
-                    "the {name} is requested again: its desired names have changed",
-                    name=self._name,
+                    "the {name} is requested again: its desired names have changed", name=self._name
                 )
                 self._abandon(attempt)
         elif self._clock.seconds() >= self._next_attempt:
@@ -337,9 +329,7 @@ class CertificateRenewal(Reconciler):
         if current.is_foreign:
             self._log.error("the {name} {problem}", name=self._name, problem=_FOREIGN)
         self._log.info(
-            "the {name} is new and valid until {end:%F %T} UTC",
-            name=self._name,
-            end=self.not_after,
+            "the {name} is new and valid until {end:%F %T} UTC", name=self._name, end=self.not_after
         )
         self._stored.save(issued, current.lifetime)
         for callback in self.on_change:

@@ -99,9 +99,7 @@ class TokenStore:
         self._tokens = {token.token_id: token for token in _load(directory)}
 
     def issue(
-        self,
-        lifetime: float = DEFAULT_TOKEN_LIFETIME,
-        after: datetime.datetime | None = None,
+        self, lifetime: float = DEFAULT_TOKEN_LIFETIME, after: datetime.datetime | None = None
     ) -> JoinToken:
         """Issue a token that is valid for ``lifetime`` seconds.
 

@@ -37,12 +37,7 @@ from yurttunnel.proxy.sockets.ports import LOOPBACKS, WILDCARDS, PortAllocator
 from yurttunnel.proxy.sockets.tcp import max_connections, tcp_proxy_sockets
 from yurttunnel.proxy.sockets.udp import UdpSockets
 from yurttunnel.proxy.sockets.udp_table import UdpClientTable, max_clients
-from yurttunnel.proxy.state.virtual_services import (
-    Address,
-    DesiredState,
-    PortalKind,
-    Protocol,
-)
+from yurttunnel.proxy.state.virtual_services import Address, DesiredState, PortalKind, Protocol
 from yurttunnel.proxy.unnumbered_links import address_for_all
 from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.netlink.connection_tracking import ConnectionTracking
@@ -198,10 +193,7 @@ def proxy_sockets(
     descriptors = DescriptorSet(reactor)
     tcp = tcp_proxy_sockets(reactor, descriptors, ports, max_connections())
     table = UdpClientTable(
-        reactor,
-        max_clients(),
-        before_reply=settings.udp.first,
-        after_reply=settings.udp.idle,
+        reactor, max_clients(), before_reply=settings.udp.first, after_reply=settings.udp.idle
     )
     udp = UdpSockets(reactor, descriptors, ports, table)
     return {Protocol.TCP: tcp, Protocol.UDP: udp}, table, CloseOnStop(tcp.close)

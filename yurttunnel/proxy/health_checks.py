@@ -46,10 +46,7 @@ class HealthCheckServers:
     """
 
     def __init__(
-        self,
-        reactor: IReactor,
-        hosts: Callable[[], Collection[str]],
-        is_alive: Callable[[], bool],
+        self, reactor: IReactor, hosts: Callable[[], Collection[str]], is_alive: Callable[[], bool]
     ) -> None:
         self._reactor = reactor
         self._hosts = hosts

@@ -91,10 +91,7 @@ class Options(CommandOptions[Settings]):
     examples = (
         Example("Behind a hub", "--master http://127.0.0.1:10261"),
         Example("With the kubelet's kubeconfig", "--kubeconfig /etc/kubernetes/kubelet.conf"),
-        Example(
-            "In the kernel only",
-            "--mode kernel --master http://127.0.0.1:10261",
-        ),
+        Example("In the kernel only", "--mode kernel --master http://127.0.0.1:10261"),
     )
 
     ignored_from = "kube-proxy"

@@ -141,8 +141,7 @@ def _endpoints(each: ServiceStatus, now: float) -> Content:
         return mark("warn", f"none: clients are {each.service.no_endpoints_action.value}")
     known = {stats.endpoint: stats for stats in each.endpoints}
     ordered = sorted(
-        each.service.endpoints,
-        key=lambda one: -known[one].failures if one in known else 0,
+        each.service.endpoints, key=lambda one: -known[one].failures if one in known else 0
     )
     shown = [_endpoint(one, known.get(one), now) for one in ordered[:MAX_ENDPOINTS]]
     more = len(ordered) - len(shown)

@@ -34,12 +34,7 @@ from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers, listening_hosts
 from yurttunnel.proxy.metrics import METRICS, PREFIX, ProxyStats
 from yurttunnel.proxy.node import ThisNode
-from yurttunnel.proxy.page import (
-    problems_section,
-    services_page,
-    services_section,
-    syncs_section,
-)
+from yurttunnel.proxy.page import problems_section, services_page, services_section, syncs_section
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.settings import Settings, SourceSettings
 from yurttunnel.proxy.socket_manager import ServiceStatus, SocketManager

@@ -331,8 +331,7 @@ class Proxier(Service):
             return
         self._flows_problem = f"UDP clients may be sent to removed endpoints: {error}"
         self._limited.warn(
-            "UDP clients may be sent to removed endpoints: {error}; retrying",
-            error=error,
+            "UDP clients may be sent to removed endpoints: {error}; retrying", error=error
         )
 
     async def _shut_down(self) -> None:

@@ -109,10 +109,7 @@ class Check:
     def run(self) -> str:
         """Create a pod and wait until it runs."""
         container = client.V1Container(
-            name="main",
-            image="none",
-            command=[sys.executable, "-u", "-c", _PROGRAM],
-            stdin=True,
+            name="main", image="none", command=[sys.executable, "-u", "-c", _PROGRAM], stdin=True
         )
         body = client.V1Pod(
             metadata=client.V1ObjectMeta(name=self._pod),

@@ -160,11 +160,7 @@ PORT = Flag(
 )
 
 NODE_NAME = Flag(
-    "node-name",
-    Group.BASICS,
-    check_node_name,
-    "Name of the edge node.",
-    default="edge-1",
+    "node-name", Group.BASICS, check_node_name, "Name of the edge node.", default="edge-1"
 )
 
 TUNNELSERVER_ADDR = Flag(

@@ -14,10 +14,7 @@ from yurtlab.api.access import IAuthorizer, MastersOnly, Request, User
 from yurtlab.api.resources import EVENTS, LEASES, NODES, PODS, Target
 from yurttunnel.hub.identity.authorities import CA_FILE
 from yurttunnel.hub.identity.identity import PKI_DIRECTORY
-from yurttunnel.pki.authority import (
-    CALLER_LIFETIME,
-    Authority,
-)
+from yurttunnel.pki.authority import CALLER_LIFETIME, Authority
 from yurttunnel.pki.caller_contexts import HTTP_PROTOCOL, CallerContexts, OptionalCallerContexts
 from yurttunnel.pki.certificate_store import DatedStore
 from yurttunnel.pki.certificate_template import (
@@ -27,12 +24,7 @@ from yurttunnel.pki.certificate_template import (
     hub_serving_template,
 )
 from yurttunnel.pki.contexts import ClientContexts
-from yurttunnel.pki.credentials import (
-    Credentials,
-    certificates_to_pem,
-    key_to_pem,
-    new_key,
-)
+from yurttunnel.pki.credentials import Credentials, certificates_to_pem, key_to_pem, new_key
 from yurttunnel.pki.directory import StateDirectory
 from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.pki.names import CALLER_NAME, KUBELET_CLIENT_NAME

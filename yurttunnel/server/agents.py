@@ -19,11 +19,7 @@ from zope.interface import implementer
 from yurttunnel import __version__
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.metrics import Metric, counter, counts_of
-from yurttunnel.pki.identity import (
-    Identifiers,
-    NodeIdentity,
-    identity_from_certificate,
-)
+from yurttunnel.pki.identity import Identifiers, NodeIdentity, identity_from_certificate
 from yurttunnel.pki.names import BadIdentity
 from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_authority
 from yurttunnel.server.node_session import RESTARTED, NodeSession, granted_identifiers

@@ -81,11 +81,7 @@ class AuditFile:
     """
 
     def __init__(
-        self,
-        path: Path,
-        max_bytes: int,
-        max_backups: int,
-        now: Callable[[], float] = time.time,
+        self, path: Path, max_bytes: int, max_backups: int, now: Callable[[], float] = time.time
     ) -> None:
         self._path = path
         self._max_bytes = max_bytes

@@ -13,10 +13,7 @@ from yurttunnel.cluster.serving_names import ServingNames
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.pki.authorities import AuthorityBundle
 from yurttunnel.pki.caller_contexts import OptionalCallerContexts
-from yurttunnel.pki.certificate_store import (
-    DatedStore,
-    open_certificate_directory,
-)
+from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
 from yurttunnel.pki.certificate_template import (
     PROXY_CLIENT_PREFIX,
     SERVER_PREFIX,

@@ -129,13 +129,7 @@ class ClusterServer:
         )
         self._services = ClusterAddresses(self._informers, self._namespace)
         self._steering = ClusterSteering(
-            reactor,
-            settings,
-            cluster,
-            self._process,
-            self._nodes,
-            self._ports,
-            self._services,
+            reactor, settings, cluster, self._process, self._nodes, self._ports, self._services
         )
         self._dns = self._steering.dns_election(
             self._client, self._informers, self._events, instance
@@ -212,12 +206,7 @@ class ClusterServer:
     def _make_approver(self, instance: str) -> LeaderElection:
         counters = ApprovalCounters()
         approver = Approver(
-            self._reactor,
-            self._client,
-            self._informers,
-            self._events,
-            self._namespace,
-            counters,
+            self._reactor, self._client, self._informers, self._events, self._namespace, counters
         )
         self._process.readiness.add("approval", approver.problem, required=False)
         self._process.metrics.add(APPROVAL_METRICS, lambda: counters)
@@ -249,13 +238,7 @@ class ClusterServer:
             Resolution(registry, nodes, pods),
             LocalhostPorts(registry, nodes, self._ports),
             HostNames(registry, lambda host: {node.name for node in nodes.find(host)}),
-            Authorization(
-                self._reactor,
-                self._reviews,
-                users,
-                registry,
-                self._authorization,
-            ),
+            Authorization(self._reactor, self._reviews, users, registry, self._authorization),
             *find_middlewares(
                 self._reactor,
                 self._settings.middlewares,

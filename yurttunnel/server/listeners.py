@@ -207,12 +207,7 @@ def _listeners(
     secured = tls.server_side(reactor, trust.contexts, agents)
     flag = "--tunnel-agent-connect-port"
     listen = partial(
-        tcp,
-        flag,
-        settings.bind_address,
-        settings.agent_port,
-        secured,
-        tune=tune_session_socket,
+        tcp, flag, settings.bind_address, settings.agent_port, secured, tune=tune_session_socket
     )
     listeners = [Listener(flag, listen)]
     for flag, endpoint in settings.connect_endpoints:

@@ -77,10 +77,7 @@ class LostNodes:
     """
 
     def __init__(
-        self,
-        registry: SessionRegistry,
-        history: NodeHistory,
-        expected: ExpectedNodes,
+        self, registry: SessionRegistry, history: NodeHistory, expected: ExpectedNodes
     ) -> None:
         self._registry = registry
         self._history = history

@@ -29,11 +29,7 @@ class NodePages:
     """Describes the nodes; ``lost`` has the reasons of those that are gone."""
 
     def __init__(
-        self,
-        registry: SessionRegistry,
-        history: NodeHistory,
-        lost: LostNodes,
-        failures: Failures,
+        self, registry: SessionRegistry, history: NodeHistory, lost: LostNodes, failures: Failures
     ) -> None:
         self._registry = registry
         self._history = history

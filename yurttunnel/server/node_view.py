@@ -85,10 +85,7 @@ class NodeView:
         of_node = [each for each in self._failures.newest_first() if each.node == node]
         heading = element("h2", "Failed requests")
         if not of_node:
-            return [
-                heading,
-                nothing(mark("ok", "No recent failure was for this node.")),
-            ]
+            return [heading, nothing(mark("ok", "No recent failure was for this node."))]
         return [heading, failure_table(of_node, moment)]
 
     def _disconnections(self, node: str, moment: PageContext) -> Content:

@@ -32,10 +32,7 @@ _IGNORED_FLAGS = {
     "proxy-strategy": "the agent is always chosen by the destination",
     **KLOG_FLAGS,
 }
-_IGNORED_SWITCHES = {
-    "egress-selector-enable": "use --connect-endpoint",
-    **KLOG_SWITCHES,
-}
+_IGNORED_SWITCHES = {"egress-selector-enable": "use --connect-endpoint", **KLOG_SWITCHES}
 
 _STANDALONE_FLAGS = (
     flag_table.STATE_DIR,

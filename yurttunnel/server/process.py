@@ -175,10 +175,7 @@ class ServerProcess:
             ],
             failures=self.failures,
             requests=self._requests,
-            durations={
-                "request": self.requests.durations,
-                "dial": counters.dial_durations,
-            },
+            durations={"request": self.requests.durations, "dial": counters.dial_durations},
         )
         self.meta = MetaPort(
             reactor,

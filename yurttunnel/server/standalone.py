@@ -26,9 +26,7 @@ from yurttunnel.server.add_node_section import join_section
 from yurttunnel.server.admin import server_socket, standalone_pages
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
-from yurttunnel.server.frontends.kubelet.middleware import (
-    find_middlewares,
-)
+from yurttunnel.server.frontends.kubelet.middleware import find_middlewares
 from yurttunnel.server.history_file import HistoryFile
 from yurttunnel.server.join_command import (
     agent_command,

@@ -26,10 +26,7 @@ from yurttunnel.pki.credentials import PrivateKey
 from yurttunnel.pki.directory import StateDirectory, StateError
 from yurttunnel.pki.embedded_issuer import own_certificate
 from yurttunnel.pki.enrolment_server import EnrolmentFactory
-from yurttunnel.pki.identity import (
-    NodeIdentity,
-    identity_from_certificate,
-)
+from yurttunnel.pki.identity import NodeIdentity, identity_from_certificate
 from yurttunnel.pki.interception import InterceptionContexts
 from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, CertificateTemplate, Template
 from yurttunnel.pki.join_token import JoinTokenFile

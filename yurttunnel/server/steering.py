@@ -72,11 +72,7 @@ class ClusterSteering:
             process.metrics.add(PASSTHROUGH_METRICS, self._passthrough_report)
 
     def dns_election(
-        self,
-        client: IKubeClient,
-        informers: IInformers,
-        events: EventRecorder,
-        instance: str,
+        self, client: IKubeClient, informers: IInformers, events: EventRecorder, instance: str
     ) -> LeaderElection | None:
         """Return the election of the one server that maintains the nodes' DNS records."""
         if not self._flags.dns:

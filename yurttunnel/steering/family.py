@@ -11,12 +11,7 @@ from twisted.internet.interfaces import IReactorTime
 from yurttunnel.steering.desired_state import SteeringSettings, not_intercepted
 from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.interception import SET_NAMES, Address, Interception, Match, Target
-from yurttunnel.steering.interfaces import (
-    Flow,
-    IAddressSets,
-    IFirewall,
-    IFlows,
-)
+from yurttunnel.steering.interfaces import Flow, IAddressSets, IFirewall, IFlows
 from yurttunnel.steering.record import SyncRecord
 from yurttunnel.steering.report import FamilyReport
 
@@ -164,9 +159,7 @@ class Family:
         nodes = self._former_nodes.union(_nodes(desired), _nodes(self._checked))
         listeners = self._settings.listeners.get(self._version)
         is_wrong = wrong_flows(
-            desired,
-            frozenset() if listeners is None else listeners.targets(),
-            nodes,
+            desired, frozenset() if listeners is None else listeners.targets(), nodes
         )
         try:
             cut = await self._flows.cut(self._version, ports, is_wrong) if ports else 0

@@ -108,8 +108,7 @@ def _sections(report: SteeringReport) -> Iterator[Markup]:
 def _rules_section(report: RulesReport) -> Iterator[Markup]:
     yield element("h3", "Rules of the firewall")
     yield pairs(
-        "State of the rules",
-        [("state", report.state), ("problem", _problem(report.problem))],
+        "State of the rules", [("state", report.state), ("problem", _problem(report.problem))]
     )
     for family in report.families:
         name = f"IPv{family.version}"

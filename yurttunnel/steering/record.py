@@ -107,8 +107,7 @@ class SyncRecord:
             return
         self.problem = f"IPv{self._version}: internal error: {error!r}"
         self._log.failure(
-            "Defect: the IPv{version} rules cannot be updated; retrying",
-            version=self._version,
+            "Defect: the IPv{version} rules cannot be updated; retrying", version=self._version
         )
 
     def fell_back(self, error: SteeringFailed) -> None:

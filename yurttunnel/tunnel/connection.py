@@ -156,10 +156,7 @@ class SessionConnection(Protocol):
         self.transport.write(hello.encode())
 
     def start(
-        self,
-        session: TunnelSession,
-        hello: Hello,
-        on_used: Callable[[], object] | None = None,
+        self, session: TunnelSession, hello: Hello, on_used: Callable[[], object] | None = None
     ) -> None:
         """Start to carry ``session``, whose peer has sent ``hello``.
 

@@ -399,8 +399,7 @@ class TunnelSession:
         memory, wire = self._memory, self.wire
         window = wire.local.limits.stream_window
         return min(
-            wire.peer.limits.max_streams - self.shares.used,
-            (memory.limit - memory.used) // window,
+            wire.peer.limits.max_streams - self.shares.used, (memory.limit - memory.used) // window
         )
 
     # -- flushing ------------------------------------------------------------------------------
@@ -517,8 +516,7 @@ class TunnelSession:
         carrier = self._carrier
         if carrier is not None:
             self._log.warn(
-                "{peer}: no data for too long, closing the connection",
-                peer=self.peer_name,
+                "{peer}: no data for too long, closing the connection", peer=self.peer_name
             )
             carrier.abandon()
             self.connection_lost(by_peer=False)

@@ -10,12 +10,7 @@ from twisted.internet.interfaces import IDelayedCall, IReactorTime
 from twisted.python.failure import Failure
 
 from yurtlab.node.interfaces import ICommandSession
-from yurtlab.node.streaming.command_client import (
-    Channel,
-    CommandClient,
-    CommandOptions,
-    resizes,
-)
+from yurtlab.node.streaming.command_client import Channel, CommandClient, CommandOptions, resizes
 from yurtlab.node.streaming.connection import CREATION_TIMEOUT
 from yurtlab.node.streaming.spdy_connection import SPDYConnection, SPDYStream
 from yurtlab.node.streaming.websocket import CLOSE_CHANNEL, ChannelConnection, ChannelStream

@@ -19,13 +19,7 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, cast
 
-from twisted.internet.interfaces import (
-    IAddress,
-    IProducer,
-    IProtocol,
-    IPushProducer,
-    IReactorTime,
-)
+from twisted.internet.interfaces import IAddress, IProducer, IProtocol, IPushProducer, IReactorTime
 from twisted.python.failure import Failure
 from zope.interface import implementer
 

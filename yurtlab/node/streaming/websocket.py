@@ -17,11 +17,7 @@ from wsproto.frame_protocol import CloseReason
 
 from yurtlab.node.streaming.connection import Stream, StreamingConnection
 
-_CLEAN: Final = (
-    CloseReason.NORMAL_CLOSURE,
-    CloseReason.GOING_AWAY,
-    CloseReason.NO_STATUS_RCVD,
-)
+_CLEAN: Final = (CloseReason.NORMAL_CLOSURE, CloseReason.GOING_AWAY, CloseReason.NO_STATUS_RCVD)
 
 HEARTBEAT: Final = 15.0
 """The seconds between the pongs to a client whose input is paused: its pings are not read then, and

@@ -9,13 +9,7 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.media.interfaces import Item
 from yurttunnel.hub.request.requests import MAX_SELECTORS, ApiRequest, Form, ResourceType
-from yurttunnel.kube.selectors import (
-    LABEL_SPACES,
-    BadSelector,
-    FieldTerm,
-    field_terms,
-    label_test,
-)
+from yurttunnel.kube.selectors import LABEL_SPACES, BadSelector, FieldTerm, field_terms, label_test
 
 PODS = ResourceType("", "v1", "pods")
 

@@ -16,13 +16,7 @@ from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import IBodySink, IBodySource
 from yurttunnel.hub.filters.bodies import ListChange, WatchChange, changed_body
 from yurttunnel.hub.filters.interfaces import Change
-from yurttunnel.hub.forwarding.caching import (
-    STATUS,
-    ICacher,
-    ListCacher,
-    ObjectCacher,
-    WatchCacher,
-)
+from yurttunnel.hub.forwarding.caching import STATUS, ICacher, ListCacher, ObjectCacher, WatchCacher
 from yurttunnel.hub.media.interfaces import ICodec
 from yurttunnel.kube.protobuf_fields import BadBody
 
@@ -243,10 +237,7 @@ def changed_list(cacher: ListCacher, change: Change) -> SinkWrapper:
     """Return the change of a list."""
     made = ListChange(change)
     return lambda sink, abort: ChangedBody(
-        sink,
-        lambda data: made.items(cacher.read(data)),
-        lambda: made.finish(cacher.end()),
-        abort,
+        sink, lambda data: made.items(cacher.read(data)), lambda: made.finish(cacher.end()), abort
     )
 
 

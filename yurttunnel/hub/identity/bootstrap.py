@@ -13,12 +13,7 @@ from yurttunnel.kube.credentials import CredentialsUnavailable, FileCredentials
 from yurttunnel.kube.reloaded_file import ReloadedFile
 from yurttunnel.ops.plain_files import read_plain
 from yurttunnel.pki.credentials import BadCredentials, certificates_from_pem
-from yurttunnel.pki.discovery import (
-    BadBootstrapToken,
-    BootstrapToken,
-    DiscoveryFailed,
-    discover,
-)
+from yurttunnel.pki.discovery import BadBootstrapToken, BootstrapToken, DiscoveryFailed, discover
 from yurttunnel.pki.issuer import NotIssued
 from yurttunnel.tunnel.reactor import IReactor
 

@@ -7,13 +7,7 @@ from typing import Final
 
 from zope.interface import implementer
 
-from yurttunnel.hub.media.interfaces import (
-    IListReader,
-    IListWriter,
-    Item,
-    ListMeta,
-    TypeMeta,
-)
+from yurttunnel.hub.media.interfaces import IListReader, IListWriter, Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.kinds import LIST, UNKNOWN, item_type, named
 from yurttunnel.hub.media.protobuf_objects import (
     ENVELOPE_TAIL,

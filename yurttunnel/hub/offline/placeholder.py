@@ -53,10 +53,7 @@ def kept_secret(directory: StateDirectory) -> bytes:
     except StateError as error:
         if not isinstance(error.__cause__, OSError):
             raise
-        _log.warn(
-            "token placeholders are not recognized after a restart: {error}",
-            error=error,
-        )
+        _log.warn("token placeholders are not recognized after a restart: {error}", error=error)
     return secret
 
 

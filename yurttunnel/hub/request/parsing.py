@@ -16,12 +16,7 @@ from urllib.parse import unquote, unquote_plus
 
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.head import RequestHead
-from yurttunnel.hub.request.requests import (
-    MAX_SELECTORS,
-    ApiRequest,
-    ListOptions,
-    ResourceType,
-)
+from yurttunnel.hub.request.requests import MAX_SELECTORS, ApiRequest, ListOptions, ResourceType
 from yurttunnel.kube.selectors import BadSelector, FieldTerm, field_terms
 
 MAX_SEGMENT_LENGTH = 253

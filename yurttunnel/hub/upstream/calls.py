@@ -219,11 +219,7 @@ def _access(event: StoredEvent, verb: str) -> Mapping[str, object]:
         "resource": parts[-1],
         "namespace": parts[-2],
     }
-    return {
-        "user": event.owner,
-        "groups": groups_of(event.owner),
-        "resourceAttributes": attributes,
-    }
+    return {"user": event.owner, "groups": groups_of(event.owner), "resourceAttributes": attributes}
 
 
 def _is_temporary(response: CompleteResponse) -> bool:

@@ -35,10 +35,7 @@ CONNECT_SECONDS = 10.0
 ``net.Dialer`` and ``TLSHandshakeTimeout`` have the same timeout each)."""
 
 POOL = PoolSettings(
-    max_per_key=64,
-    max_upgrades_per_key=64,
-    max_connections_per_key=4096,
-    idle_timeout=60.0,
+    max_per_key=64, max_upgrades_per_key=64, max_connections_per_key=4096, idle_timeout=60.0
 )
 """Watches count only against the limit of all connections. Idle connections are closed before
 kube-apiserver closes them after 90 s (``IdleTimeout`` of k8s.io/apiserver
@@ -68,11 +65,7 @@ class Connections:
         self._followed: set[ClientContexts] = set()
         self._keys: dict[tuple[Server, bool], ConnectionKey] = {}
         self._pool: ConnectionPool[ConnectionKey] = ConnectionPool(
-            reactor,
-            self._connect,
-            POOL,
-            may_keep=self._is_current,
-            group_of=lambda key: key.server,
+            reactor, self._connect, POOL, may_keep=self._is_current, group_of=lambda key: key.server
         )
 
     def acquire(

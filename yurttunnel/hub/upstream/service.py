@@ -42,12 +42,7 @@ class Upstream(MultiService):
         self.calls = ApiCalls(self.connections, self.balancer)
         self.kubelet_lease = KubeletLease(reactor, node, settings.kubelet_grace)
         self.node_lease = NodeLease(
-            reactor,
-            self.calls,
-            node,
-            settings.interval,
-            self.kubelet_lease.is_alive,
-            identity,
+            reactor, self.calls, node, settings.interval, self.kubelet_lease.is_alive, identity
         )
         self.health = Health(
             reactor, servers, self.node_lease.check, self.connections.close_server, settings

@@ -31,10 +31,7 @@ _TOKENS_PER_PIECE = 100
 """The number of JSON tokens in a piece."""
 
 
-def sessions_page(
-    clock: IReactorTime,
-    sessions: Callable[[], Iterable[TunnelSession]],
-) -> Page:
+def sessions_page(clock: IReactorTime, sessions: Callable[[], Iterable[TunnelSession]]) -> Page:
     """Return the page; ``?node=NAME`` limits it to the sessions with one peer."""
 
     def get(parameters: Parameters) -> PageResponse:

@@ -125,9 +125,7 @@ def _header(one: str, program: str, again: str) -> Markup:
     return element(
         "header",
         element(
-            "div",
-            element("h1", one or program),
-            element("p", " · ".join(facts), class_="facts"),
+            "div", element("h1", one or program), element("p", " · ".join(facts), class_="facts")
         ),
         element(
             "div",

@@ -125,10 +125,7 @@ def check() -> None:
 
 
 def _delete_unanswered(targets: Collection[Target], mark: int) -> int:
-    with (
-        as_steering_failed(_DELETION_FAILED, MEANINGS),
-        NetlinkSocket(NETLINK_NETFILTER) as kernel,
-    ):
+    with as_steering_failed(_DELETION_FAILED, MEANINGS), NetlinkSocket(NETLINK_NETFILTER) as kernel:
         table = ConntrackTable(kernel)
         wanted = {
             (protocol.number, endpoint.address.packed, endpoint.port)

@@ -11,16 +11,8 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.messages import (
-    attribute,
-    netfilter_attributes,
-    netfilter_request,
-)
-from yurttunnel.steering.netlink.netlink_socket import (
-    CHANGE,
-    NETLINK_NETFILTER,
-    NetlinkSocket,
-)
+from yurttunnel.steering.netlink.messages import attribute, netfilter_attributes, netfilter_request
+from yurttunnel.steering.netlink.netlink_socket import CHANGE, NETLINK_NETFILTER, NetlinkSocket
 
 # From linux/netfilter/nfnetlink.h and nfnetlink_log.h.
 _SUBSYSTEM = 4

@@ -124,10 +124,7 @@ def _packet(data: bytes) -> _Packet | None:
     version = data[0] >> 4 if data else 0
     if version == 4 and len(data) >= _IPV4_SIZE:
         return _Packet(
-            data[9],
-            IPv4Address(data[12:16]),
-            IPv4Address(data[16:20]),
-            data[(data[0] & 0xF) * 4 :],
+            data[9], IPv4Address(data[12:16]), IPv4Address(data[16:20]), data[(data[0] & 0xF) * 4 :]
         )
     if version == 6 and len(data) >= _IPV6_SIZE:
         # Extension headers are not parsed: a client's first packet has none.

@@ -23,13 +23,7 @@ from yurttunnel.proxy.kernel.parts import is_in_kernel
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Tables
-from yurttunnel.proxy.state.virtual_services import (
-    Endpoint,
-    Key,
-    Portal,
-    Protocol,
-    ServicePortName,
-)
+from yurttunnel.proxy.state.virtual_services import Endpoint, Key, Portal, Protocol, ServicePortName
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 
@@ -260,8 +254,7 @@ class KernelRules:
                     await self._delete_entries(gone, 0)
             except SteeringFailed as error:
                 self._limited.warn(
-                    "Endpoints that do not respond are still used: {error}; retrying",
-                    error=error,
+                    "Endpoints that do not respond are still used: {error}; retrying", error=error
                 )
                 self._is_due = True
                 # Attempts at removed endpoints end within two minutes in any case.

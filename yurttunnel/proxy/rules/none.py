@@ -8,13 +8,7 @@ from twisted.internet.defer import Deferred, succeed
 from twisted.logger import Logger
 from zope.interface import implementer
 
-from yurttunnel.proxy.interfaces import (
-    IConntrack,
-    IPortClaims,
-    IRules,
-    ProxiedService,
-    StaleFlows,
-)
+from yurttunnel.proxy.interfaces import IConntrack, IPortClaims, IRules, ProxiedService, StaleFlows
 from yurttunnel.proxy.state.virtual_services import Key, Portal, VirtualService
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 

@@ -14,12 +14,7 @@ from zope.interface import implementer
 
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.log import RateLimitedLog
-from yurttunnel.proxy.interfaces import (
-    IEndpointPicker,
-    IProxySocket,
-    IProxySockets,
-    SocketStats,
-)
+from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySockets, SocketStats
 from yurttunnel.proxy.sockets.dialer import IDialer, TcpDialer
 from yurttunnel.proxy.sockets.dialing import Dialing
 from yurttunnel.proxy.sockets.half_closed import MAX_ENDED_PER_TURN, HalfClosed

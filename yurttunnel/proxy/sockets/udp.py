@@ -251,9 +251,7 @@ class UdpProxySocket:
             why_not = f"{endpoint}: {why}"
         self._failed += 1
         self._limited.warn(
-            "A client of {service} got no endpoint: {why}",
-            service=self._service.key,
-            why=why_not,
+            "A client of {service} got no endpoint: {why}", service=self._service.key, why=why_not
         )
         client.end()
 

@@ -152,9 +152,7 @@ def _portal_endpoints(portals: Iterable[Portal], *kinds: PortalKind) -> frozense
 
 
 def _claims(
-    owner: str,
-    portals: Iterable[tuple[Protocol, Portal]],
-    health_check: HealthCheckNodePort | None,
+    owner: str, portals: Iterable[tuple[Protocol, Portal]], health_check: HealthCheckNodePort | None
 ) -> dict[Claim, str]:
     found: dict[Claim, str] = {
         (protocol, portal.address, portal.port): owner for protocol, portal in portals

@@ -144,8 +144,7 @@ class Permissions:
             return
         target = f"{call.node}/{join_authority(call.host, call.port)}"
         raise RequestFailed(
-            403,
-            f"{identity} may not reach {target}: no --allow-connect of the server permits it",
+            403, f"{identity} may not reach {target}: no --allow-connect of the server permits it"
         )
 
     def identify(self, transport: Any) -> Identity:

@@ -84,10 +84,7 @@ class ConnectFactory(Dialer, ConnectionsFactory):
     kind = Kind.CONNECT
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        registry: SessionRegistry,
-        settings: ServerSettings = SETTINGS,
+        self, clock: IReactorTime, registry: SessionRegistry, settings: ServerSettings = SETTINGS
     ) -> None:
         Dialer.__init__(self, registry)
         ConnectionsFactory.__init__(self, clock, settings)

@@ -18,11 +18,7 @@ from twisted.protocols.basic import LineOnlyReceiver
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.pki.identity import (
-    Identifiers,
-    format_identifiers,
-    parse_identifiers,
-)
+from yurttunnel.pki.identity import Identifiers, format_identifiers, parse_identifiers
 from yurttunnel.pki.names import MAX_HOST_LENGTH, BadIdentity, check_node_name
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.tunnel.interfaces import IStream

@@ -30,9 +30,7 @@ async def find_firewalls(programs: IPrograms, keep: Mapping[int, str] | None = N
 
 
 async def remove_leftovers_elsewhere(
-    programs: IPrograms,
-    firewalls: Firewalls,
-    versions: Collection[int] = (4, 6),
+    programs: IPrograms, firewalls: Firewalls, versions: Collection[int] = (4, 6)
 ) -> list[str]:
     """Remove our chains from the back end that is not used, where they still redirect connections.
 

@@ -19,13 +19,7 @@ from twisted.python.failure import Failure
 
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.errors import as_steering_failed
-from yurttunnel.steering.netlink.messages import (
-    NESTED,
-    attribute,
-    netfilter_request,
-    number,
-    text,
-)
+from yurttunnel.steering.netlink.messages import NESTED, attribute, netfilter_request, number, text
 from yurttunnel.steering.netlink.netlink_socket import (
     APPEND,
     CHANGE,
@@ -144,10 +138,7 @@ def _batch(table: bytes, chains: Sequence[BaseChain]) -> bytes:
     messages = [
         _boundary(_BATCH_BEGIN),
         _change(
-            _NEW_TABLE,
-            GET,
-            attribute(_TABLE_NAME, table),
-            attribute(_TABLE_FLAGS, number(_OWNER)),
+            _NEW_TABLE, GET, attribute(_TABLE_NAME, table), attribute(_TABLE_FLAGS, number(_OWNER))
         ),
     ]
     for chain in chains:

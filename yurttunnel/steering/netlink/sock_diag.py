@@ -79,10 +79,7 @@ def wait_until_delivered(ports: Collection[int], seconds: float = DELIVERY_SECON
     (CONFIG_INET_DIAG), return at once.
     """
     end = time.monotonic() + seconds
-    with (
-        contextlib.suppress(NetlinkError, OSError),
-        NetlinkSocket(NETLINK_SOCK_DIAG) as netlink,
-    ):
+    with contextlib.suppress(NetlinkError, OSError), NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
         while _is_undelivered(netlink, ports) and time.monotonic() < end:
             # This runs in its own thread, which may block: the kernel has no notification for it.
             time.sleep(_POLL_SECONDS)

@@ -68,10 +68,7 @@ class TLSTransport(Protocol):
     disconnecting = False
 
     def __init__(
-        self,
-        make_connection: ConnectionMaker,
-        is_client: bool,
-        protocol: IProtocol,
+        self, make_connection: ConnectionMaker, is_client: bool, protocol: IProtocol
     ) -> None:
         self.wrappedProtocol = protocol
         self._make_connection = make_connection
@@ -398,10 +395,7 @@ class TLSFactory(Factory):
     noisy = False
 
     def __init__(
-        self,
-        make_connection: ConnectionMaker,
-        is_client: bool,
-        factory: IProtocolFactory,
+        self, make_connection: ConnectionMaker, is_client: bool, factory: IProtocolFactory
     ) -> None:
         self._make_connection = make_connection
         self._is_client = is_client

@@ -21,11 +21,7 @@ PROGRAM = "nft"
 
 _NOT_THERE = "No such file or directory"
 
-_NOT_IN_KERNEL = (
-    "Invalid argument",
-    "Protocol not supported",
-    "Operation not supported",
-)
+_NOT_IN_KERNEL = ("Invalid argument", "Protocol not supported", "Operation not supported")
 """Other messages of the program if the kernel has no nftables: the first one if it has other users
 of NETLINK_NETFILTER, the second if it does not."""
 

@@ -158,10 +158,7 @@ class RequestMetrics:
     """
 
     def __init__(
-        self,
-        clock: IReactorTime,
-        counters: InterceptionCounters,
-        failures: Failures | None = None,
+        self, clock: IReactorTime, counters: InterceptionCounters, failures: Failures | None = None
     ) -> None:
         self._clock = clock
         self._counters = counters

@@ -15,10 +15,7 @@ from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.ops.log_levels import PREFORMATTED, request_log
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
-from yurttunnel.server.frontends.kubelet.request import (
-    Handler,
-    InterceptedRequest,
-)
+from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 from yurttunnel.server.handshake_failures import peer_authority
 from yurttunnel.server.redaction import redacted, truncated
 
@@ -68,11 +65,7 @@ class Trace:
         return peer
 
     def _ended(
-        self,
-        request: InterceptedRequest,
-        peer: _Peer,
-        began: float,
-        error: ExchangeFailed | None,
+        self, request: InterceptedRequest, peer: _Peer, began: float, error: ExchangeFailed | None
     ) -> None:
         exchange = request.exchange
         destination = request.destination

@@ -22,12 +22,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
-from twisted.internet.interfaces import (
-    IAddress,
-    IProtocolFactory,
-    IReactorTime,
-    ISystemHandle,
-)
+from twisted.internet.interfaces import IAddress, IProtocolFactory, IReactorTime, ISystemHandle
 from twisted.internet.protocol import connectionDone
 from twisted.python.failure import Failure
 
