@@ -221,7 +221,7 @@ class DamageTests(LoggedCacheTestCase):
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_another_version(self) -> None:
-        """The same applies to a file of another version of the program."""
+        """The same applies to a file of another version of the program, which is no damage."""
         self.start_with(self.good)
         self.stop()
         with contextlib.closing(sqlite3.connect(self.path)) as connection:
@@ -229,6 +229,7 @@ class DamageTests(LoggedCacheTestCase):
         self.start_with(self.path.read_bytes())
         self.assertEqual(set(), self.everything() or set())
         self.assertEqual(1, self.count_logs("another version"))
+        self.assertEqual((0, 0), (self.cache.stats.damaged, self.count_logs("check the disk")))
 
     def test_damaged(self) -> None:
         """Wherever the damage is, reads fail or return old data, and writes work again later."""

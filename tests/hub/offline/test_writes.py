@@ -418,15 +418,15 @@ class TokenRequestTests(OfflineTestCase):
     def test_accounts_of_others(self):
         """There is no token for an account that no pod of this node uses."""
         self.store_one("pods.v1.core", item("p", spec={"serviceAccountName": "other"}))
-        for spec in (
-            self.SPEC,
-            {},
-            {"boundObjectRef": {"kind": "Secret", "name": "p"}},
-            {"boundObjectRef": {"kind": "Pod", "name": "unknown"}},
+        for spec, why in (
+            (self.SPEC, 'the kubelet of node edge-1 knows no pod "p"'),
+            ({}, "only tokens that are bound to a pod"),
+            ({"boundObjectRef": {"kind": "Secret", "name": "p"}}, "bound to a pod"),
+            ({"boundObjectRef": {"kind": "Pod", "name": "unknown"}}, 'knows no pod "unknown"'),
         ):
             status, content = self.request(spec)
             self.assertEqual((403, "Forbidden"), (status, content["reason"]), spec)
-            self.assertIn("node edge-1 knows no pod", content["message"])
+            self.assertIn(why, content["message"])
 
     def test_invalid(self):
         """An invalid request is rejected, also one with an incomplete character."""

@@ -21,7 +21,7 @@ from yurttunnel.hub.cache.clients import (
     MakeRoom,
 )
 from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
-from yurttunnel.hub.cache.errors import CacheDamaged, LimitReached, NothingToEvict, cache_error
+from yurttunnel.hub.cache.errors import LimitReached, NothingToEvict, OtherVersion, cache_error
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.writes import (
     MAX_BATCH_SIZE,
@@ -90,7 +90,7 @@ class WriteOutcome(NamedTuple):
 class Database(Connection):
     """The writing connection.
 
-    Methods raise :class:`CacheFailed`, or its subclass :class:`CacheDamaged` if a new file has to
+    Methods raise :class:`CacheFailed`, or its subclass :class:`~yurttunnel.hub.cache.errors.CacheDamaged` if a new file has to
     be created. The connection is closed then, and the next call opens it again.
     """
 
@@ -354,5 +354,5 @@ def _prepare(connection: sqlite3.Connection) -> bool:
             f"PRAGMA user_version = {schema.VERSION}; COMMIT"
         )
     elif version != schema.VERSION:
-        raise CacheDamaged(f"the cache is of another version of yurthub ({version})")
+        raise OtherVersion(f"the cache is of another version of yurthub ({version})")
     return version == 0

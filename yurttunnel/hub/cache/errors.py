@@ -27,6 +27,10 @@ class CacheDamaged(CacheFailed):
     """The file is not a database, or a damaged one."""
 
 
+class OtherVersion(CacheDamaged):
+    """The file is intact, but of another version of the hub."""
+
+
 class NothingToEvict(CacheFailed):
     """No client is left that could be evicted."""
 

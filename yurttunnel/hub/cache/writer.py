@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from yurttunnel.hub.cache.clients import KUBELET, IsGuest, owner_of
 from yurttunnel.hub.cache.connection import Connect
 from yurttunnel.hub.cache.database import Contents, Database
-from yurttunnel.hub.cache.errors import CacheDamaged, LimitReached
+from yurttunnel.hub.cache.errors import CacheDamaged, LimitReached, OtherVersion
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
@@ -330,6 +330,14 @@ class Writer:
         self._is_open = False
         aside = await self._thread.run(self._database.set_aside)
         self._damage = None
+        if isinstance(damage, OtherVersion):
+            self._log.warn(
+                "{version}: it is now {aside}, and a new one was created; offline requests fail"
+                " until clients have listed again",
+                version=damage,
+                aside=aside,
+            )
+            return
         self.stats.damaged += 1
         self._log.error(
             "{damage}: it is now {aside}, and a new one was created; offline requests fail until"

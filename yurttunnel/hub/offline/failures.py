@@ -70,11 +70,14 @@ class OfflineFailures:
         return ApiFailure(409, text, "AlreadyExists", {**_details(request), "name": name})
 
     def not_running(self, request: ApiRequest, pod: str) -> ApiFailure:
-        """Return the failure for a service account that no pod of this node uses."""
-        text = (
-            f'{_named(request)} is forbidden: the kubelet of node {self._node} knows no pod "{pod}"'
-            " that runs as this account"
-        )
+        """Return the failure of a request for a token of an account that ``pod`` does not use.
+
+        ``pod`` is empty for a token that is not bound to a pod.
+        """
+        why = f'the kubelet of node {self._node} knows no pod "{pod}" that runs as this account'
+        if not pod:
+            why = f"node {self._node} gets only tokens that are bound to a pod"
+        text = f"{_named(request)} is forbidden: {why}"
         return ApiFailure(403, text, details=_details(request))
 
     def expired(self, why: str) -> ApiFailure:
