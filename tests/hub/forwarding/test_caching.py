@@ -27,6 +27,7 @@ from yurttunnel.hub.forwarding import responses
 from yurttunnel.hub.forwarding.deferred_parse import SLICE
 from yurttunnel.hub.forwarding.responses import MAX_VIEW
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
+from yurttunnel.hub.media.protobuf_objects import envelope
 from yurttunnel.hub.request.requests import MAX_SELECTORS
 
 ACCOUNT = "system:serviceaccount:n:web"
@@ -428,12 +429,19 @@ class CachingTests(World):
             self.list(pod("one"), version="10")
             self.assertEqual("10", self.successResultOf(self.cache.known_version(scope)))
             self.cache.evict(lambda _: False)
-        self.list(pod("one"), version="9")
-        self.send_request(PODS, KUBELET, b"Accept: application/cbor", method=b"DELETE")
-        self.respond(
-            b"HTTP/1.1 200 OK\r\nContent-Type: application/cbor\r\nContent-Length: 1\r\n\r\nx"
-        )
-        self.assertIsNone(self.successResultOf(self.cache.known_version(scope)), "an unknown form")
+        for form, body in (
+            (b"application/vnd.kubernetes.protobuf", envelope(TypeMeta("v1", "Status"), b"")),
+            (b"application/cbor", b"x"),
+        ):
+            self.list(pod("one"), version="9")
+            self.send_request(PODS, KUBELET, b"Accept: " + form, method=b"DELETE")
+            self.respond(
+                b"HTTP/1.1 200 OK\r\nContent-Type: %b\r\nContent-Length: %d\r\n\r\n%b"
+                % (form, len(body), body)
+            )
+            self.assertIsNone(self.successResultOf(self.cache.known_version(scope)), form)
+            self.cache.evict(lambda _: False)
+        self.assertEqual(1, self.responses.unreadable, "the incomplete list; a Status is valid")
 
     def test_deleted_in_an_unknown_form(self):
         """The object is removed; if it was listed, only its watch shows whether it still exists."""

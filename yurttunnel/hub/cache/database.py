@@ -90,8 +90,9 @@ class WriteOutcome(NamedTuple):
 class Database(Connection):
     """The writing connection.
 
-    Methods raise :class:`CacheFailed`, or its subclass :class:`~yurttunnel.hub.cache.errors.CacheDamaged` if a new file has to
-    be created. The connection is closed then, and the next call opens it again.
+    Methods raise :class:`CacheFailed`, or its subclass
+    :class:`~yurttunnel.hub.cache.errors.CacheDamaged` if a new file has to be created. The
+    connection is closed then, and the next call opens it again.
     """
 
     # This connection also creates and moves the file.

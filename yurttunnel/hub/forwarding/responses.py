@@ -51,6 +51,7 @@ from yurttunnel.hub.forwarding.deferred_parse import (
 from yurttunnel.hub.forwarding.recent_responses import RecentResponses
 from yurttunnel.hub.media.codecs import codec_for
 from yurttunnel.hub.media.interfaces import ICodec, Item
+from yurttunnel.hub.media.kinds import NotAList
 from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.accept import document_form, json_forms, response_form
 from yurttunnel.hub.request.dry_run import is_dry_run
@@ -339,6 +340,9 @@ class ResponseHandler:
         return WrappedBody(source, deferred)
 
     def _cannot_parse(self, plan: ResponsePlan, error: Exception) -> None:
+        if plan.call.request.verb == "deletecollection" and isinstance(error, NotAList):
+            # A Status, which does not name the deleted objects.
+            return
         self._count_error(error)
         self._limited.warn(
             "the response to {component} ({verb} {path}) is forwarded, but cannot be cached:"

@@ -83,9 +83,9 @@ class JsonListReader:
         """End the body; raise :class:`BadBody` if the list is incomplete."""
         if self._step is not JsonListReader._end:
             raise BadBody("the list is not complete")
+        type = self._shape.item_type(TypeMeta(self._api_version, self._kind))
         if self._item_reader is None:
             raise BadBody(f"the list has no {self._shape.items}")
-        type = self._shape.item_type(TypeMeta(self._api_version, self._kind))
         meta = self._meta
         return ListMeta(type, meta.version, meta.token, meta.remainingItemCount, self._columns)
 

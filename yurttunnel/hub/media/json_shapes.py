@@ -22,6 +22,7 @@ from yurttunnel.hub.media.json_text import text_form
 from yurttunnel.hub.media.kinds import (
     INITIAL_EVENTS_END,
     LIST,
+    NotAList,
     checked_type,
     item_type,
     transformed_type,
@@ -126,7 +127,7 @@ class Tables(Objects):
     def item_type(self, list_type: TypeMeta) -> TypeMeta:
         """Return the type of a Table, which is also the type of its rows."""
         if list_type.kind != TABLE:
-            raise BadBody(f"kind {list_type.kind[:60]!r} is not a {TABLE}")
+            raise NotAList(f"kind {list_type.kind[:60]!r} is not a {TABLE}")
         return checked_type(list_type, TABLE)
 
     def list_type(self, type: TypeMeta) -> TypeMeta:

@@ -23,6 +23,10 @@ UNKNOWN: Final = TypeMeta("", "")
 """The type that is passed for objects that contain their type themselves."""
 
 
+class NotAList(BadBody):
+    """A body that is no list of the requested form, such as a ``Status``."""
+
+
 def is_pod(kind: str, api_version: str) -> bool:
     """Return whether an object may be a pod; an unknown kind or version is empty."""
     return kind in ("", "Pod") and api_version in ("", "v1")
@@ -41,10 +45,10 @@ def named(item: Item) -> Item:
 
 
 def item_type(list_type: TypeMeta, transform: str) -> TypeMeta:
-    """Return the type of a list's items; raise :class:`BadBody` for any other kind of list."""
+    """Return the type of a list's items; raise :class:`NotAList` for any other kind of list."""
     kind = list_type.kind.removesuffix(LIST)
     if kind in ("", list_type.kind):
-        raise BadBody(f"kind {list_type.kind[:60]!r} is not a list")
+        raise NotAList(f"kind {list_type.kind[:60]!r} is not a list")
     return checked_type(TypeMeta(list_type.api_version, kind), transform)
 
 
