@@ -17,9 +17,9 @@ from tests.hub.cache.caches import (
 )
 from tests.hub.cache.test_store import CacheTestCase
 from yurttunnel.hub.cache import clients, documents, events, store, tokens
-from yurttunnel.hub.cache.cached_list import MAX_AGE
+from yurttunnel.hub.cache.cached_list import MAX_AGE, READ_TIMEOUT
 from yurttunnel.hub.cache.clients import HOUR, MAX_IDLE_HOURS
-from yurttunnel.hub.cache.interfaces import CachedDocument, Scope
+from yurttunnel.hub.cache.interfaces import CachedDocument, CacheFailed, Scope
 from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
 from yurttunnel.hub.cache.writer import BATCH_SECONDS
 
@@ -406,8 +406,12 @@ class ListedTests(CacheTestCase):
         listed.close()
 
     def test_many(self) -> None:
-        """The number of concurrent reads is limited; the next one waits."""
+        """The number of concurrent reads is limited; the next one waits, and fails if all last."""
         listed = [self.result(self.cache.list(ALL)) for _ in range(MAX_CONCURRENT_READS)]
+        waits = self.cache.list(ALL)
+        self.clock.advance(READ_TIMEOUT)
+        why = str(self.failureResultOf(waits, CacheFailed).value)
+        self.assertEqual("too many lists are read from the cache at a time", why)
         waits = Deferred.fromCoroutine(read_all(self.cache))
         self.clock.advance(1)
         self.assertNoResult(waits)

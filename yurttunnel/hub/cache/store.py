@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from twisted.application.service import Service
-from twisted.internet.defer import Deferred, DeferredSemaphore, succeed
+from twisted.internet.defer import CancelledError, Deferred, DeferredSemaphore, succeed
 from twisted.internet.interfaces import IReactorTime
 from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
@@ -22,6 +22,7 @@ from yurttunnel.hub.cache.connection import Connect, connect
 from yurttunnel.hub.cache.errors import CacheDamaged
 from yurttunnel.hub.cache.interfaces import (
     CachedDocument,
+    CacheFailed,
     Collection,
     ICache,
     ICachedList,
@@ -322,7 +323,11 @@ class Cache(Service):
     async def _list(self, scope: Scope) -> ICachedList | None:
         client = scope.collection.client
         slots, queue = self._lists[self._is_guest(client)], self._writer.queue(client)
-        await slots.acquire()
+        try:
+            await slots.acquire()
+        except CancelledError:
+            # Of the timeout of the whole; the disk is not to blame.
+            raise CacheFailed("too many lists are read from the cache at a time") from None
         try:
             snapshot = await self._in_reader(partial(self._reader.snapshot, scope), queue)
         except BaseException:
