@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import socket
+import struct
 from ipaddress import ip_address
 
 from zope.interface.verify import verifyObject
@@ -164,6 +165,36 @@ class ConntrackTests(KernelTestCase):
         self.assertEqual(1, self.delete_entries(to(portal, protocol=Protocol.TCP)))
         self.assertEqual(client.getsockname()[1], pod.accept()[1][1])
         self.assertIn((OTHER_PORTAL[self.version], DNS), self.flows(protocol="tcp"))
+
+    def test_the_port_of_a_reset_connection(self):
+        """A client that uses it again is served by the current rules; connections that are open, or
+        were closed, are left alone.
+        """
+        portal, pods = PORTAL[self.version], []
+        for address in PODS[self.version]:
+            pods.append(self.socket(self.version, socket.SOCK_STREAM))
+            pods[-1].bind((address, DNS))
+            pods[-1].listen()
+        self.lead("-A", portal, 0, protocol="tcp")
+        clients = [self.connect(portal) for _ in range(3)]
+        accepted = {address[1]: made for made, address in (pods[0].accept() for _ in clients)}
+        reset, closed, _ = (accepted[client.getsockname()[1]] for client in clients)
+        reset.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        for each in (closed, clients[1], reset):
+            each.close()
+        pods[0].close()
+        self.lead("-D", portal, 0, protocol="tcp")
+        self.lead("-A", portal, 1, protocol="tcp")
+        client, former = clients[0], clients[0].getsockname()
+        for expected, count in ((errno.ECONNREFUSED, 1), (0, 0)):
+            client.close()
+            client = self.socket(self.version, socket.SOCK_STREAM)
+            client.bind(former)
+            self.assertEqual(expected, client.connect_ex((portal, DNS)))
+            deleted = self.delete_entries(to(portal, protocol=Protocol.TCP))
+            self.assertEqual(count, deleted)
+        self.assertEqual(former, pods[1].accept()[1])
+        self.assertEqual(3, len(self.flows(protocol="tcp")))
 
     def test_connections_that_are_not_redirected(self):
         """They are left alone, whatever is a portal now; so are connections from elsewhere."""

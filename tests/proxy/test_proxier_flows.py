@@ -296,6 +296,15 @@ class KernelTests(FlowTests):
             self.assertEqual(expected, [each for _, each in self.forgotten()], numbers)
             self.clock.advance(1)
 
+    def test_a_socket_is_no_longer_needed(self):
+        """Clients that use the port of a reset connection again would be led to the closed one."""
+        portal = replace(self.portal, port=80)
+        served = service([1], portals=(portal,), proxy_protocol=1)
+        for each, expected in ((served, 1), (replace(served, proxy_protocol=0), 1), (served, 0)):
+            self.set(each)
+            self.assertEqual(expected, len(self.forgotten()))
+            self.clock.advance(1)
+
     def test_attempts_at_an_endpoint_itself(self):
         """They reach it without any rule, by its address or by a node port of the same number."""
         (there,) = service([1]).endpoints

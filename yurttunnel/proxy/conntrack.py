@@ -10,6 +10,7 @@ import socket
 from collections import defaultdict
 from collections.abc import Callable, Collection
 from functools import partial
+from itertools import chain
 
 from twisted.internet.defer import Deferred, succeed
 from zope.interface import implementer
@@ -68,7 +69,7 @@ def _delete_entries(version: int, stale: Collection[StaleFlows]) -> int:
             is_stale = _stale_predicate(flows, own)
             ports = {each.port for each in flows}
             entries = (
-                table.syn_sent(version, ports)
+                chain(table.syn_sent(version, ports), table.reset(version, ports))
                 if protocol is Protocol.TCP
                 else table.to_ports(version, protocol.number, ports, _destinations(flows))
             )

@@ -209,7 +209,7 @@ class StaleFlows:
 
     If ``endpoint`` is ``None``, these are all flows of the portal, except for those to the
     endpoints in ``excluded``. ``address`` is ``None`` for a node port. For TCP, these are only
-    unanswered attempts that were not translated.
+    unanswered attempts that were not translated, and connections that were translated and reset.
     """
 
     protocol: Protocol

@@ -153,8 +153,8 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
     ),
     counter(
         "yurtproxy_forgotten_flows",
-        "Connection tracking entries that were deleted: UDP flows to a former endpoint, and TCP"
-        " attempts to an endpoint that did not answer.",
+        "Connection tracking entries that were deleted: UDP flows to a former endpoint, TCP"
+        " attempts that led nowhere, and reset TCP connections to a former proxy port.",
         lambda stats: stats.proxier.deleted_entries,
     ),
 )

@@ -1,7 +1,8 @@
 """Which conntrack entries to delete after rules have changed.
 
 An established TCP connection continues by the rules at its start, and ends by itself. But a TCP
-attempt from before there were rules leads nowhere as long as the client retries, up to two minutes.
+attempt from before there were rules leads nowhere as long as the client retries, up to two minutes,
+and a client that uses the port of a reset connection again is led where that was led.
 A UDP flow does not end as long as the client sends, and would go to its old destination forever
 (kubernetes/kubernetes issues 48370, 98305 and 125467).
 """
@@ -173,15 +174,17 @@ def _of_service(
 
 
 def _attempts(old: ProxiedService | None, new: ProxiedService | None) -> Iterator[StaleFlows]:
-    """Yield the attempts at new portals; those that rules rejected or dropped have no conntrack
-    entry.
+    """Yield the attempts and the reset connections at portals that are new, or that the kernel now
+    serves instead of a socket; attempts that rules rejected or dropped have no conntrack entry.
 
     In kernel mode, attempts at the address and port of an endpoint itself reach it without any
     rule.
     """
     if new is None or new is old:
         return
-    former = () if old is None else old.service.portals
+    # A socket keeps its port, also while its service has no endpoints; only the kernel's have some.
+    stays = old is not None and (old.proxy_port is None or not new.service.endpoints)
+    former = old.service.portals if old is not None and stays else ()
     added = [portal for portal in new.service.portals if portal not in former]
     if not added:
         return

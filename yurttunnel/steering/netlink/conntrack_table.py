@@ -46,6 +46,8 @@ _TCP_STATES, _TCP_STATE = 1, 1
 _SYN_SENT, _CLOSED = (1,), (7, 8)
 """``TCP_CONNTRACK_SYN_SENT``; ``_TIME_WAIT`` and ``_CLOSE`` from
 linux/netfilter/nf_conntrack_tcp.h."""
+_RESET = attribute(_TCP_STATE, bytes([8]))
+"""The second of the latter, as entries contain it."""
 
 _SEEN_REPLY, _TRANSLATED = 1 << 1, 1 << 5
 """``IPS_SEEN_REPLY`` and ``IPS_DST_NAT`` from linux/netfilter/nf_conntrack_common.h."""
@@ -181,6 +183,20 @@ class ConntrackTable:
             if entry.is_syn_sent:
                 yield entry
 
+    def reset(self, version: int, ports: Collection[int]) -> Iterator[ConntrackEntry]:
+        """Yield the TCP connections to one of ``ports`` that were redirected, and ended by a reset.
+
+        The kernel assigns the next connection from the same port to such an entry, but not to one
+        of a connection that was closed, of which there are many (``TIME_WAIT``).
+        """
+        for entry in self._with_status(
+            *(version, _TRANSLATED, _TRANSLATED),
+            wanted=lambda its, port: its == _TCP and port in ports,
+            parts=(_RESET,),
+        ):
+            if entry.is_closed and entry.is_translated:
+                yield entry
+
     def unanswered(self, version: int, mark: int) -> Iterator[ConntrackEntry]:
         """Yield the unanswered connections whose mark has all bits of ``mark``.
 
@@ -202,12 +218,18 @@ class ConntrackTable:
         return self._with_status(version, _TRANSLATED, _TRANSLATED)
 
     def _with_status(
-        self, version: int, status: int, mask: int, more: bytes = b"", wanted: _Wanted = _all
+        self,
+        version: int,
+        status: int,
+        mask: int,
+        more: bytes = b"",
+        wanted: _Wanted = _all,
+        parts: Collection[bytes] = (),
     ) -> Iterator[ConntrackEntry]:
         content = attribute(_STATUS, number(status))
         content += attribute(_STATUS_MASK, number(mask))
         query = _message(version, _GET, DUMP, more + content)
-        return self._dumped(query, version, wanted)
+        return self._dumped(query, version, wanted, parts)
 
     def find_by_original(self, version: int, direction: ConntrackTuple) -> ConntrackEntry | None:
         """Return the connection with this original direction, or ``None``.
@@ -239,12 +261,12 @@ class ConntrackTable:
         return _entry(body, version, _all)
 
     def _dumped(
-        self, query: bytes, version: int, wanted: _Wanted, addresses: Collection[bytes] = ()
+        self, query: bytes, version: int, wanted: _Wanted, parts: Collection[bytes] = ()
     ) -> Iterator[ConntrackEntry]:
-        """Yield the connections; with ``addresses`` only those that have one of them anywhere."""
+        """Yield the connections; with ``parts`` only those that have one of them anywhere."""
         for body in self._netlink.dump(query):
             # Parsing an entry takes thirty times as long.
-            if addresses and not any(each in body for each in addresses):
+            if parts and not any(each in body for each in parts):
                 continue
             entry = _entry(body, version, wanted)
             if entry is not None:
