@@ -36,6 +36,13 @@ class ReadinessTests(SynchronousTestCase):
             [Finding("every server", "one is away", required=False)], readiness.findings()
         )
 
+    def test_control_characters(self) -> None:
+        """Control characters are escaped: a problem may quote another machine."""
+        readiness = Readiness()
+        readiness.add("Kubernetes API", lambda: "\x1b[2J\nready\udcff (500)")
+        [finding] = readiness.findings()
+        self.assertEqual("\\x1b[2J\\nready\\udcff (500)", finding.problem)
+
     def test_same_name(self) -> None:
         """A second check of the same name raises ValueError."""
         readiness = Readiness()

@@ -159,7 +159,7 @@ class ReadinessTests(NotifyTestCase):
         self.start()
         self.clock.advance(INTERVAL)
         (sent,) = self.sent()
-        self.assertTrue(sent.startswith("STATUS=not ready; listeners: bad READY=1 xxx"))
+        self.assertTrue(sent.startswith(r"STATUS=not ready; listeners: bad\nREADY=1\nxxx"))
         self.assertNotIn("\n", sent)
         self.assertEqual(len("STATUS=") + MAX_STATUS_CHARACTERS, len(sent))
 

@@ -6,10 +6,12 @@ import datetime
 import json
 from collections.abc import Iterable, Sequence
 
+from yurttunnel.ops.printable import printable
+
 
 def shown(text: object) -> str:
     r"""Return ``text`` with unprintable characters as ``\xNN``: it may contain peers' data."""
-    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in str(text))
+    return printable(str(text))
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[object]]) -> str:

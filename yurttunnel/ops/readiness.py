@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 from twisted.logger import Logger
 
+from yurttunnel.ops.printable import printable
+
 Check = Callable[[], str | None]
 """Returns ``None`` if healthy, else a sentence about the problem; must not block."""
 
@@ -54,7 +56,9 @@ class Readiness:
 
 def _problem(name: str, check: Check) -> str | None:
     try:
-        return check()
+        problem = check()
     except Exception as error:
         log.failure("The readiness check {name!r} raised an error", name=name)
-        return f"the check itself failed: {error!r}"
+        problem = f"the check itself failed: {error!r}"
+    # It may quote what another machine has sent, such as the message of an API server.
+    return problem and printable(problem)

@@ -165,6 +165,5 @@ def _status(findings: list[Finding], missing: list[Finding]) -> str:
     told = missing or [each for each in findings if each.problem is not None]
     problems = "; ".join(f"{each.name}: {each.problem}" for each in told)
     text = "not ready" if missing else "ready"
-    # A line break would start another assignment.
-    line = " ".join((f"{text}; {problems}" if problems else text).split())
-    return line[:MAX_STATUS_CHARACTERS]
+    # A line break would start another assignment: findings have none.
+    return (f"{text}; {problems}" if problems else text)[:MAX_STATUS_CHARACTERS]

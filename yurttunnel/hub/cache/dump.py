@@ -19,6 +19,7 @@ from yurttunnel.hub.cache.reading import Reader
 from yurttunnel.hub.media.codecs import codec_for
 from yurttunnel.hub.media.interfaces import TypeMeta
 from yurttunnel.hub.request.requests import Form
+from yurttunnel.ops.printable import printable
 
 _MAX_FILE_NAME = 255
 """Maximum length of a file name in bytes (``NAME_MAX`` of limits.h)."""
@@ -42,9 +43,9 @@ def as_text(path: Path) -> Iterator[str]:
     for *collection, _, _, namespace, name, version, size in rows:
         if collection != before:
             before = collection
-            yield " ".join(_shown(part) for part in collection if part)
+            yield " ".join(printable(part) for part in collection if part)
         name = f"{namespace}/{name}" if namespace else name
-        yield f"  {_shown(name)} version {_shown(str(version))}, {size} bytes"
+        yield f"  {printable(name)} version {printable(str(version))}, {size} bytes"
 
 
 def write_files(path: Path, directory: Path) -> int:
@@ -105,8 +106,3 @@ def _file_name(name: str) -> str:
         return quoted
     digest = hashlib.sha256(name.encode()).hexdigest()
     return f"{quoted[: _MAX_FILE_NAME - len(digest) - 1]}~{digest}"
-
-
-def _shown(text: str) -> str:
-    """Return text in which all non-printable characters are escaped for terminals."""
-    return "".join(each if each.isprintable() else f"\\x{ord(each):02x}" for each in text)
