@@ -68,16 +68,18 @@ class ConfigMapTests(ControllerTestCase):
         self.assertIsNone(self.controller.problem())
 
     def test_conflicts_are_no_storm(self):
-        """However often conflicts occur, the attempts become less frequent."""
+        """However often conflicts occur, the attempts become less frequent; they are reported."""
         self.start()
         before = len(self.writes())
         recover = self.refuse("update", Conflict(409, "Conflict", "modified"))
         self.client.put(NODES, node("edge-2", labels=EDGE))
         self.settle(120)
         self.assertLess(len(self.writes()) - before, 40)
+        self.assertIn("cannot be written: modified (409 Conflict)", self.controller.problem())
         recover()
         self.settle(31)
         self.assertIn("edge-2", self.text())
+        self.assertIsNone(self.controller.problem())
 
     def test_one_that_somebody_else_has_made(self):
         """An object that was created meanwhile is not overwritten unseen, either."""

@@ -120,7 +120,7 @@ class DnsController(Service):
         for each in remove_handlers:
             each()
         self._problems.clear()
-        self._writer.problems.clear()
+        self._writer.forget()
         self._left_out = ()
         return self._reconciler.stopService()
 
@@ -164,7 +164,7 @@ class DnsController(Service):
             await informer.when_synced()
         service: Object | None = self._service.get(INTERNAL_SERVICE, self._namespace)
         if service is None:
-            self._writer.problems.clear()
+            self._writer.forget()
             self._report_problem(
                 _reference(SERVICES, self._namespace, INTERNAL_SERVICE, service),
                 NO_SERVICE,

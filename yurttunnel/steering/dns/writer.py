@@ -36,6 +36,8 @@ class Writer:
         self._namespace = namespace
         self._limited = RateLimitedLog(clock, self._log)
         self.problems: dict[str, str] = {}
+        # The names of objects whose last write was rejected because they had changed.
+        self._changed: set[str] = set()
         self.writes: Counter[str] = Counter()
         self.last_write: float | None = None
 
@@ -50,16 +52,23 @@ class Writer:
         try:
             if new is not None:
                 await self._put(resource, old, new)
-        except (AlreadyExists, Conflict, NotFound):
-            # The cache that ``old`` is from will be updated.
-            return False
         except (ApiError, ApiUnreachable) as error:
+            if isinstance(error, AlreadyExists | Conflict | NotFound) and name not in self._changed:
+                # The cache that ``old`` is from will be updated before the next attempt.
+                self._changed.add(name)
+                return False
             problem = self._problem(resource, name, error)
             self.problems[name] = problem
             self._limited.warn("{text}; retrying", text=problem)
             return False
         self.problems.pop(name, None)
+        self._changed.discard(name)
         return True
+
+    def forget(self) -> None:
+        """Forget all problems."""
+        self.problems.clear()
+        self._changed.clear()
 
     async def _put(self, resource: Resource, old: Object | None, new: Object) -> None:
         if old is None:
