@@ -128,6 +128,13 @@ class FileTests(SynchronousTestCase):
         self.assertEqual((), part.findings)
         self.assertEqual(2, part.text.count("No such file"))
 
+    def test_no_directory(self):
+        """A file or a device in place of a directory is a finding."""
+        file = self.write("file", "")
+        part = files_part([file, Path("/dev/null")], (), NOW)
+        sentences = (f"{file} is not a directory.", "/dev/null is not a directory.")
+        self.assertEqual(sentences, part.findings)
+
     def test_unreadable_directories(self):
         """An unreadable directory is a finding, because its content is not checked."""
         scandir, inner = os.scandir, str(self.directory / "inner")

@@ -47,6 +47,8 @@ def files_part(directories: Iterable[Path], files: Iterable[Path], now: datetime
     lines: list[str] = []
     findings: list[str] = []
     for directory in directories:
+        if os.path.exists(directory) and not os.path.isdir(directory):
+            findings.append(f"{directory} is not a directory.")
         findings += _disk(directory)
         refused: list[OSError] = []
         for path in _walk(directory, refused.append):
