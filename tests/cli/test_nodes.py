@@ -12,7 +12,7 @@ from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.cli import output
 from yurttunnel.cli.client import CommandFailed, NotFound
-from yurttunnel.cli.forwards import is_on_loopback
+from yurttunnel.cli.forwards import needs_permission
 from yurttunnel.cli.nodes import NodeOptions, NodesOptions, changed, described, merged, nodes
 from yurttunnel.cli.nodes import node as told_of_one
 
@@ -263,16 +263,21 @@ class DescribedTests(SynchronousTestCase):
 class TargetTests(SynchronousTestCase):
     """Targets that an agent denies by default."""
 
-    def test_on_loopback(self) -> None:
-        """Targets on loopback are denied, except the kubelet's port."""
+    def test_needs_permission(self) -> None:
+        """Targets on loopback are denied, except ports of the kubelet and the hub, and so is the
+        meta port of the agent, also on other addresses of the node.
+        """
         for target, denied in (
             ("127.0.0.1:80", True),
             ("[::1]:80", True),
             ("127.0.0.1:10250", False),
+            ("127.0.0.1:10267", False),
+            ("127.0.0.1:10266", True),
+            ("192.0.2.7:10266", True),
             ("192.0.2.7:80", False),
             ("edge-1:80", False),
         ):
-            self.assertEqual(denied, is_on_loopback(target), target)
+            self.assertEqual(denied, needs_permission(target), target)
 
 
 class OutputTests(SynchronousTestCase):

@@ -36,6 +36,9 @@ def _listen(text: str) -> object:
     return parse_listen(text)
 
 
+_AGENT_META_PORT, _HUB_META_PORT = 10266, 10267
+_LOOPBACK_PORTS = KUBELET_PORTS | {_HUB_META_PORT}
+
 _HEADINGS = ("LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED BY")
 
 _NONE = "no forward is open; yurttunnel forward add LISTEN=NODE/HOST:PORT opens one"
@@ -47,8 +50,8 @@ class AddOptions(ClientOptions):
     longdesc = f"""Makes a running server listen on a port and forward connections to a target
     behind an agent: LISTEN=NODE/HOST:PORT, for example 127.0.0.1:9000=edge-1/127.0.0.1:80. PORT
     alone listens on the loopback address. The agent must allow the target: by default every port
-    on the addresses and the name of its node (NODE/NODE:80), and on loopback the kubelet's ports.
-    {_LASTS}"""
+    on the addresses and the name of its node (NODE/NODE:80), and on loopback the ports of the
+    kubelet and the hub, but not its own meta port. {_LASTS}"""
 
     examples = (
         Example("Reach port 80 of node edge-1 at port 9000 here", "9000=edge-1/edge-1:80"),
@@ -100,21 +103,23 @@ def add(options: AddOptions) -> None:
             f" are reset; {output.shown(suggestion) or 'yurttunnel nodes lists those that are'}",
             file=sys.stderr,
         )
-    elif is_on_loopback(result["target"]):
+    elif needs_permission(result["target"]):
         print(
-            "if connections to it are reset: on loopback an agent allows only the kubelet's ports"
-            f" unless it is started with --allow-destination {output.shown(result['target'])}",
+            "if connections to it are reset: an agent allows its own meta port, and ports on"
+            " loopback that are neither the kubelet's nor the hub's, only if it is started with"
+            f" --allow-destination {output.shown(result['target'])}",
             file=sys.stderr,
         )
 
 
-def is_on_loopback(target: str) -> bool:
-    """Return whether ``target``, HOST:PORT, is a loopback address, and not a port of a kubelet."""
-    host, _, port = target.rpartition(":")
+def needs_permission(target: str) -> bool:
+    """Return whether an agent denies ``target``, ADDRESS:PORT on its node, by default."""
+    host, _, text = target.rpartition(":")
     try:
-        return ip_address(host.strip("[]")).is_loopback and int(port) not in KUBELET_PORTS
+        address, port = ip_address(host.strip("[]")), int(text)
     except ValueError:
-        return False  # The host is a name.
+        return False  # The host is a name, which does not show the address that needs permission.
+    return port == _AGENT_META_PORT or (address.is_loopback and port not in _LOOPBACK_PORTS)
 
 
 def remove(options: RemoveOptions) -> None:
