@@ -7,6 +7,7 @@ from unittest import mock
 
 from twisted.internet.error import ConnectionLost
 from twisted.internet.testing import StringTransport
+from twisted.logger import LogLevel
 from twisted.protocols.tls import TLSMemoryBIOFactory
 from twisted.python.failure import Failure
 
@@ -194,6 +195,7 @@ class UnfinishedTests(ListenerTests):
 
     def test_unused_sessions(self):
         """A session instead of the requested one counts until the agent uses it."""
+        warnings = Logged(self, level=LogLevel.warn)
         for _ in range(4):
             agent = self.agent()
             agent.hello = replace(agent.hello, session=b"s" * 16)
@@ -201,6 +203,9 @@ class UnfinishedTests(ListenerTests):
             self.dial(agent)
         self.assertEqual(3, len(self.listener.sessions()))
         self.assertEqual(3, len(self.network.open_links))
+        self.assertEqual({"overloaded": 1}, self.listener.refusals)
+        [warning] = warnings
+        self.assertIn("newer connections have no session that is used either", warning)
 
     def test_ended_by_close_sessions(self):
         """Unfinished connections end with the server."""

@@ -181,8 +181,10 @@ class SessionConnection(Protocol):
 
     def evicted(self) -> None:
         """Abort the connection to make room for a newer one."""
-        text = f"{MAX_UNFINISHED} newer connections have not sent their HELLO either"
+        text = f"{MAX_UNFINISHED} newer connections have no session that is used either"
         self._error = self._error or Failure(Violation(Code.OVERLOADED, text))
+        # Reported like a connection without a session: the agent has not used its session.
+        self._session_started = False
         session = self._session
         self.abandon()
         if session is not None:
