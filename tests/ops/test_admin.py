@@ -18,7 +18,13 @@ from twisted.trial.unittest import SynchronousTestCase, TestCase
 from tests.ops.admin_sites import AdminSite
 from tests.ops.test_http_site import TcpTransport
 from yurttunnel import __version__
-from yurttunnel.ops.admin_socket import SOCKET, AdminSocket, admin_pages, process_page
+from yurttunnel.ops.admin_socket import (
+    RETRY_SECONDS,
+    SOCKET,
+    AdminSocket,
+    admin_pages,
+    process_page,
+)
 from yurttunnel.ops.debug.pages import Page, as_json, text
 from yurttunnel.ops.readiness import Readiness
 from yurttunnel.tunnel.direct.reactor import with_transports
@@ -180,3 +186,20 @@ class AdminSocketTests(TestCase):
         deep = self.directory / ("d" * 100)
         deep.mkdir()
         self.assertIn("shorten the path", self.refused(self.make(deep)))
+
+    def test_later(self) -> None:
+        """If the directory appears later, the socket does, too; what is missing is logged once."""
+        clock = MemoryReactorClock()
+        made = AdminSocket(clock, self.directory / "later", {})
+        self.assertIn("does not exist", self.refused(made))
+        with capturedLogs() as events:
+            clock.advance(RETRY_SECONDS)
+        self.assertEqual([], events)
+        (self.directory / "later").mkdir()
+        clock.advance(RETRY_SECONDS)
+        self.assertIsNone(made.problem)
+        self.assertTrue((self.directory / "later" / SOCKET).is_socket())
+        stopped = made.stopService()
+        clock.advance(0)
+        self.successResultOf(stopped)
+        self.assertEqual([], clock.getDelayedCalls())

@@ -14,7 +14,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from twisted.application.service import Service
 from twisted.internet.address import UNIXAddress
 from twisted.internet.defer import Deferred, maybeDeferred
 from twisted.internet.interfaces import IListeningPort, IReactorTime
@@ -34,6 +33,7 @@ from yurttunnel.ops.http_site import (
 )
 from yurttunnel.ops.listen import CannotListen, listen_unix
 from yurttunnel.ops.readiness import Finding, Readiness
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.unix_peers import user_id_behind
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -41,6 +41,9 @@ SOCKET = "yurttunnel.sock"
 """The name of the socket in the state directory."""
 
 SOCKET_MODE = 0o600
+
+RETRY_SECONDS = 60.0
+"""The interval in seconds of attempts to listen."""
 
 VERSION = "v1"
 """The prefix of the paths whose responses are a stable interface, described in docs/admin.md."""
@@ -71,16 +74,17 @@ def admin_pages(meta: Pages, debug: Pages, own: Mapping[str, Page]) -> dict[str,
     return with_access_control({**others, **debug, **own_pages}, refusal)
 
 
-class AdminSocket(Service):
+class AdminSocket(Reconciler):
     """Serves ``pages`` on :data:`SOCKET` in ``directory`` while it runs.
 
-    If it cannot listen, for example because the path of the directory is too long, the process runs
+    While it cannot listen, for example because the directory does not exist, the process runs
     without it, and ``problem`` has the reason.
     """
 
     _log = Logger()
 
     def __init__(self, reactor: IReactor, directory: Path, pages: Pages) -> None:
+        super().__init__(reactor, RETRY_SECONDS, "listening for commands", self._try_listening)
         self.problem: str | None = None
         """Why commands cannot reach this process, or ``None``."""
         self._site = LimitedSite(pages, reactor)
@@ -88,19 +92,26 @@ class AdminSocket(Service):
         self._listen = partial(listen_unix, reactor, SOCKET, path, self._site, mode=SOCKET_MODE)
         self._port: IListeningPort | None = None
 
-    def startService(self) -> None:
-        """Listen; replace a stale socket that a killed process has left."""
-        super().startService()
+    def stopService(self) -> Deferred[Any]:
+        """Close the socket; no attempt is under way, because none waits for anything."""
+        stopped = super().stopService()
+        port, self._port = self._port, None
+        return stopped if port is None else maybeDeferred(port.stopListening)
+
+    async def _try_listening(self) -> None:
+        """Listen, unless it does already; replace a stale socket that a killed process has left."""
+        if self._port is not None:
+            return
         try:
             self._port = self._listen()
         except CannotListen as error:
-            self.problem = str(error)
-            self._log.warn("the command yurttunnel cannot reach this process: {error}", error=error)
-
-    def stopService(self) -> Deferred[Any]:
-        super().stopService()
-        port, self._port = self._port, None
-        return maybeDeferred(lambda: None if port is None else port.stopListening())
+            if str(error) != self.problem:
+                self.problem = str(error)
+                self._log.warn(
+                    "the command yurttunnel cannot reach this process: {error}", error=error
+                )
+        else:
+            self.problem = None
 
 
 def process_page(
