@@ -20,9 +20,8 @@ from yurttunnel.agent import service as agent_service
 from yurttunnel.agent.cluster import IDENTIFIERS_INTERVAL
 from yurttunnel.agent.options import Options
 from yurttunnel.kube.resources import SERVICES
-from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
-from yurttunnel.pki.certificate_template import serving_template
+from yurttunnel.pki.certificate_template import agent_template, serving_template
 from yurttunnel.pki.cluster_identity import cluster_identity
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import parse_identifiers

@@ -42,13 +42,11 @@ from yurttunnel.pki.metrics import (
     RequestCounters,
     cluster_trust_metrics,
 )
-from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
-from yurttunnel.proxy.connection_table import ConnectionTable
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.metrics import METRICS as PROXY_METRICS
 from yurttunnel.proxy.metrics import PREFIX as PROXY_PREFIX
-from yurttunnel.proxy.metrics import ProxyStats
+from yurttunnel.proxy.metrics import TABLE_METRICS, ConnectionTable, ProxyStats
 from yurttunnel.proxy.proxier import Proxier
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import SyncSettings
@@ -153,7 +151,7 @@ def _proxy_registry() -> MetricRegistry:
     proxy = MetricRegistry()
     proxy.add(PROXY_METRICS, lambda: ProxyStats(proxier, health, [], {}, {}))
     proxy.add(HEALTH_METRICS, lambda: HealthPages(health))
-    proxy.add(CONNECTION_METRICS, lambda: ConnectionTable(1, 2))
+    proxy.add(TABLE_METRICS, lambda: ConnectionTable(1, 2))
     return proxy
 
 

@@ -23,11 +23,11 @@ from yurttunnel.hub.cache import (
 )
 from yurttunnel.hub.filters import chain, watches
 from yurttunnel.hub.forwarding import caching, forwarding, responses, token_reviews
-from yurttunnel.hub.offline import whole_responses, writes
+from yurttunnel.hub.offline import backpressure, writes
 from yurttunnel.hub.request import callers, parsing, requests
 from yurttunnel.hub.upstream import connections
 from yurttunnel.proxy import health, page, proxier
-from yurttunnel.proxy.balancing import affinity, ejections
+from yurttunnel.proxy.balancing import ejections, picker
 from yurttunnel.proxy.kernel import detection_rules, failure_detector, prober
 from yurttunnel.proxy.kernel import ejections as kernel_ejections
 from yurttunnel.proxy.sockets import (
@@ -135,7 +135,7 @@ class ProxyTests(Limits, unittest.SynchronousTestCase):
         ("time for which a client by UDP", udp_table.BEFORE_REPLY, udp_table.AFTER_REPLY),
         ("first datagrams by UDP", udp_table.MAX_BUFFERED / MEBIBYTE),
         ("datagrams to a port", udp._RECEIVE_BUFFER / MEBIBYTE),
-        ("clients whose endpoint", affinity.MAX_RECORDS),
+        ("clients whose endpoint", picker.MAX_RECORDS),
         (
             "time for which an endpoint",
             *(ejections.FIRST_SECONDS, ejections.MAX_SECONDS),
@@ -228,8 +228,8 @@ class HubTests(Limits, unittest.SynchronousTestCase):
         ("time for a next page", lists.PAGE_SECONDS),
         (
             "objects and documents of more than",
-            whole_responses.MAX_BEING_SENT / MEBIBYTE,
-            whole_responses.MAX_BEING_SENT / MEBIBYTE / 2,
+            backpressure.MAX_BEING_SENT / MEBIBYTE,
+            backpressure.MAX_BEING_SENT / MEBIBYTE / 2,
         ),
         (
             "lists that are read",

@@ -12,10 +12,10 @@ from twisted.internet.defer import Deferred
 from twisted.trial.unittest import SynchronousTestCase
 
 from yurttunnel.kube.errors import NotFound
-from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.approval import decide
 from yurttunnel.pki.approval_decision import Facts
 from yurttunnel.pki.approval_requests import recognize
+from yurttunnel.pki.certificate_template import agent_template
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
 

@@ -20,8 +20,8 @@ from tests.pki.signing_requests import (
     template_request,
 )
 from yurttunnel.cluster.nodes import MAX_ADDRESSES
-from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.approval_decision import MAX_FURTHER_NAMES, Reason
+from yurttunnel.pki.certificate_template import agent_template
 from yurttunnel.pki.identity import Identifiers
 
 

@@ -15,8 +15,8 @@ from tests.pki.signing import SigningApi, issue
 from tests.pki.support import EDGE_1, Issuer, clock_now
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.certificate_template import (
+    agent_template,
     proxy_client_template,
     serving_template,
 )

@@ -27,10 +27,10 @@ from tests.pki.support import (
 )
 from tests.pki.test_authorities import bundle
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.agent_template import agent_template
 from yurttunnel.pki.authorities import CHECK_INTERVAL, BadBundle
 from yurttunnel.pki.caller_contexts import CallerContexts
 from yurttunnel.pki.certificate_template import (
+    agent_template,
     proxy_client_template,
     serving_template,
 )

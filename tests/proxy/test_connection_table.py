@@ -6,7 +6,7 @@ from pathlib import Path
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.proxy.connection_table import ConnectionTable, connection_table
+from yurttunnel.proxy.metrics import ConnectionTable, connection_table
 
 
 class ConnectionTableTests(SynchronousTestCase):

@@ -13,8 +13,8 @@ from tests.steering.firewall.machines import RealMachine
 from tests.steering.manager_support import EDGE4, INSECURE, SECURE, addresses
 from tests.steering.netlink.support import run_at_once
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.tables import BackEnd
+from yurttunnel.steering.firewall.tunnel import Iptables
 from yurttunnel.steering.interception import Interception, Match
 from yurttunnel.steering.netlink.address_sets import AddressSets
 

@@ -20,11 +20,11 @@ from yurttunnel.hub.offline.paging import is_of_hub
 from yurttunnel.hub.request.accept import forms_of, json_forms
 from yurttunnel.hub.request.callers import caller_of
 from yurttunnel.hub.request.failures import send_failure
-from yurttunnel.hub.request.pages import reject_web_pages
 from yurttunnel.hub.request.parsing import parse_request
 from yurttunnel.hub.request.requests import ApiRequest, Caller, Form, HubCall
 from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
+from yurttunnel.ops.host_check import is_cross_origin, names_this_machine
 
 EARLY_SECONDS = 0.1
 """How long a request at startup waits for the result of the first health checks. A node that boots
@@ -220,3 +220,24 @@ def _parse(head: RequestHead, local: bool) -> _Parsed:
             " a service account",
         )
     return parse_request(head), caller, forms_of(head)
+
+
+def reject_web_pages(head: RequestHead) -> None:
+    """Raise ``RequestFailed`` (403, 421) for a request that may come from a web page.
+
+    A request on the loopback port without a token has the node's identity. A web page in a browser
+    of this machine can send requests to 127.0.0.1, or point its own host name to it (DNS
+    rebinding). ``Origin``, ``Sec-Fetch-Site`` and ``Host`` reveal this, and no page can choose
+    their values.
+    """
+    by_name = head.by_name
+    hosts = by_name.get(b"host", [])
+    sites, origins = by_name.get(b"sec-fetch-site", ()), by_name.get(b"origin", ())
+    if (sites or origins) and is_cross_origin(b"".join(hosts), sites, origins):
+        raise RequestFailed(403, "this port rejects requests from web pages")
+    if not all(map(names_this_machine, hosts)):
+        raise RequestFailed(
+            421,
+            "Host is not a name of this machine, as in requests from web pages: use an IP"
+            " address or localhost as Host",
+        )

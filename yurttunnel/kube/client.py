@@ -18,9 +18,8 @@ from zope.interface import implementer
 
 from yurttunnel import __version__
 from yurttunnel.http.client import ClientConnection, WrittenRequest
-from yurttunnel.http.client_connect import open_connection
+from yurttunnel.http.client_connect import HTTPSConnection, TLSFailed, open_connection
 from yurttunnel.http.head import HeadLimits
-from yurttunnel.http.https import HTTPSConnection, TLSFailed
 from yurttunnel.http.interfaces import ExchangeFailed
 from yurttunnel.http.pool import ConnectionPool, PoolBusy, PoolSettings
 from yurttunnel.http.simple_client import Response, send, write_whole_request

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 from yurttunnel.metrics import Metric, counter, gauge, histogram
 from yurttunnel.proxy.health import SyncHealth
@@ -156,5 +158,43 @@ METRICS: tuple[Metric[ProxyStats], ...] = (
         "Connection tracking entries that were deleted: UDP flows to a former endpoint, TCP"
         " attempts that led nowhere, and reset TCP connections to a former proxy port.",
         lambda stats: stats.proxier.deleted_entries,
+    ),
+)
+
+
+class ConnectionTable(NamedTuple):
+    """The number of entries in the kernel's conntrack table, one a connection, and its limit.
+
+    When the table is full, the kernel drops packets of new connections, and reports it in its own
+    log only (``table full, dropping packet``, net/netfilter/nf_conntrack_core.c).
+    """
+
+    entries: int
+    limit: int
+
+
+def connection_table(proc: Path = Path("/proc")) -> ConnectionTable | None:
+    """Return the usage in this network namespace; ``None`` while the kernel has no table."""
+    settings = proc / "sys/net/netfilter"
+    try:
+        return ConnectionTable(
+            int((settings / "nf_conntrack_count").read_bytes()),
+            int((settings / "nf_conntrack_max").read_bytes()),
+        )
+    except OSError:
+        return None
+
+
+TABLE_METRICS: tuple[Metric[ConnectionTable], ...] = (
+    gauge(
+        "yurtproxy_conntrack_entries",
+        "Entries in the kernel's connection tracking table, of all programs.",
+        lambda table: table.entries,
+    ),
+    gauge(
+        "yurtproxy_conntrack_limit",
+        "Maximum number of entries (net.netfilter.nf_conntrack_max); packets of further"
+        " connections are dropped.",
+        lambda table: table.limit,
     ),
 )

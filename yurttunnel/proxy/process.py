@@ -26,13 +26,17 @@ from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.threads import JobThread
 from yurttunnel.pki.directory import LockedDirectory
 from yurttunnel.proxy import flag_table
-from yurttunnel.proxy.connection_table import METRICS as CONNECTION_METRICS
-from yurttunnel.proxy.connection_table import connection_table
 from yurttunnel.proxy.data_path import DataPath, select_data_path
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers, listening_hosts
-from yurttunnel.proxy.metrics import METRICS, PREFIX, ProxyStats
+from yurttunnel.proxy.metrics import (
+    METRICS,
+    PREFIX,
+    TABLE_METRICS,
+    ProxyStats,
+    connection_table,
+)
 from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.page import problems_section, services_page, services_section, syncs_section
 from yurttunnel.proxy.proxier import Proxier
@@ -208,7 +212,7 @@ class ProxyProcess:
         metrics = MetricRegistry()
         metrics.add(METRICS, self._stats)
         metrics.add(HEALTH_METRICS, lambda: self._health_pages)
-        metrics.add(CONNECTION_METRICS, connection_table)
+        metrics.add(TABLE_METRICS, connection_table)
         mode = JsonPage(
             "mode", "Mode and firewall back end of the proxy, as JSON", self._mode, STARTING
         )

@@ -7,8 +7,7 @@ import json
 from tests.http.support import request
 from tests.hub.offline.world import OfflineTestCase, item
 from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
-from yurttunnel.hub.offline.backpressure import READ_TIMEOUT
-from yurttunnel.hub.offline.whole_responses import MAX_BEING_SENT
+from yurttunnel.hub.offline.backpressure import MAX_BEING_SENT, READ_TIMEOUT
 
 OPENAPI = "/openapi/v2"
 ONE = "/api/v1/namespaces/n/configmaps/a"

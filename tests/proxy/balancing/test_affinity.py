@@ -6,9 +6,9 @@ from twisted.internet.task import Clock
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.proxy.balancing.test_picker import A, B, C, PickerTestCase
-from yurttunnel.proxy.balancing.affinity import AffinityRecords
 from yurttunnel.proxy.balancing.ejections import CONSECUTIVE_FAILURES
 from yurttunnel.proxy.balancing.endpoint_state import EndpointState
+from yurttunnel.proxy.balancing.picker import AffinityRecords
 
 TTL = 10800.0
 

@@ -11,8 +11,7 @@ from tests.proxy.objects import endpoint_slice, service
 from tests.proxy.sources.world import WorldCase
 from yurttunnel.kube.errors import ApiUnreachable
 from yurttunnel.kube.resources import SERVICES
-from yurttunnel.proxy.sources.file import CHECK_SECONDS
-from yurttunnel.proxy.sources.manifests import read_manifests
+from yurttunnel.proxy.sources.manifests import CHECK_SECONDS, read_manifests
 
 
 class FileTests(WorldCase):

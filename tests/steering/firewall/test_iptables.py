@@ -19,11 +19,11 @@ from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall import tables as tables_module
 from yurttunnel.steering.firewall import transaction
-from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.rules import TUNNEL
 from yurttunnel.steering.firewall.saved import normalized
 from yurttunnel.steering.firewall.tables import BackEnd, Tables
+from yurttunnel.steering.firewall.tunnel import Iptables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.interfaces import Applied
 from yurttunnel.steering.programs import CompletedProgram, ProgramFailed

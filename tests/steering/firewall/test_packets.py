@@ -15,8 +15,8 @@ from tests.e2e.network.namespaces import run
 from tests.steering.firewall.machines import BASES, use_own_lock
 from tests.steering.firewall.networks import Networks
 from yurttunnel.steering.firewall import rules as rules_module
-from yurttunnel.steering.firewall.iptables import Iptables
 from yurttunnel.steering.firewall.tables import BackEnd
+from yurttunnel.steering.firewall.tunnel import Iptables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK
 from yurttunnel.steering.programs import Programs

@@ -11,12 +11,11 @@ from yurttunnel.http.interfaces import IExchange
 from yurttunnel.hub.cache.interfaces import ICache
 from yurttunnel.hub.cache.versions import is_older, version_of
 from yurttunnel.hub.media.interfaces import ListMeta
-from yurttunnel.hub.offline.backpressure import Backpressure
+from yurttunnel.hub.offline.backpressure import Backpressure, WholeResponses
 from yurttunnel.hub.offline.failures import OfflineFailures
 from yurttunnel.hub.offline.lookup import FoundList, Lookup
 from yurttunnel.hub.offline.paging import NotContinued, Page
 from yurttunnel.hub.offline.sources import Source
-from yurttunnel.hub.offline.whole_responses import WholeResponses
 from yurttunnel.hub.request.accept import document_forms
 from yurttunnel.hub.request.requests import HubCall, ListOptions
 

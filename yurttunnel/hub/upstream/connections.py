@@ -16,9 +16,8 @@ from twisted.internet.defer import TimeoutError as DeferredTimeout
 from twisted.python.failure import Failure
 
 from yurttunnel.http.client import ClientConnection
-from yurttunnel.http.client_connect import open_connection
+from yurttunnel.http.client_connect import HTTPSConnection, open_connection
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.http.https import HTTPSConnection
 from yurttunnel.http.pool import ConnectionPool, PoolSettings, PoolStatistics
 from yurttunnel.hub.interfaces import IIdentity
 from yurttunnel.hub.upstream.servers import Server

@@ -3,7 +3,7 @@
 A refusal is dropped: to the client it looks like a lost packet, and TCP retransmits its first
 packet after 1 s (RFC 6298). By then the packet is sent to another endpoint. Refusals are only
 dropped for connections that began while a process ran that acts on them
-(:mod:`yurttunnel.proxy.kernel.supervised`). Refusals by this machine's own firewall, before the
+(:mod:`yurttunnel.proxy.kernel.marks`). Refusals by this machine's own firewall, before the
 packet has left, reach the client and do not count against the endpoint: the connection is not
 ``confirmed`` by then.
 

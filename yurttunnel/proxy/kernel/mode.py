@@ -19,13 +19,13 @@ from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.detection_rules import LOG_GROUP, SNAPLEN
 from yurttunnel.proxy.kernel.ejections import Ejections
 from yurttunnel.proxy.kernel.failure_detector import FailureDetector
+from yurttunnel.proxy.kernel.marks import supervised_connections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.proxy.kernel.packets import LoggedRefusal, parse_packet
 from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_supports
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
 from yurttunnel.proxy.kernel.stale_entries import StaleEntries
-from yurttunnel.proxy.kernel.supervised import supervised_connections
 from yurttunnel.proxy.kernel.sysctl import BE_LIBERAL, is_on
 from yurttunnel.proxy.kernel.targets import Target
 from yurttunnel.proxy.rules.nftables.parts import Part

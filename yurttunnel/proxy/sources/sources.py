@@ -21,7 +21,7 @@ from yurttunnel.ops.slices import in_slices, visit
 from yurttunnel.ops.threads import Jobs
 from yurttunnel.proxy.interfaces import IDesiredStateSource
 from yurttunnel.proxy.node import ThisNode
-from yurttunnel.proxy.sources.file import FileSource
+from yurttunnel.proxy.sources.manifests import FileSource
 from yurttunnel.proxy.state.desired_state import ServiceStateCache, desired_state
 from yurttunnel.proxy.state.endpoint_slices import ENDPOINT_SLICES_SPEC, EndpointSlice
 from yurttunnel.proxy.state.services import SERVICES_SPEC, Service

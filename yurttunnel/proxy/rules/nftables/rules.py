@@ -9,8 +9,7 @@ from zope.interface import implementer
 
 from yurttunnel.ops.slices import in_slices
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
-from yurttunnel.proxy.rules.nftables.listing import read
-from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table
+from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table, read
 from yurttunnel.proxy.rules.nftables.transaction import transaction
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied

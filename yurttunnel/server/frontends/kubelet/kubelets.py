@@ -13,8 +13,8 @@ from twisted.logger import Logger
 
 from yurttunnel.http.authority import join_authority
 from yurttunnel.http.client import ClientConnection
+from yurttunnel.http.client_connect import HTTPSConnection
 from yurttunnel.http.errors import RequestFailed, status_of
-from yurttunnel.http.https import HTTPSConnection
 from yurttunnel.pki.kubelets import KubeletContexts, KubeletNotTrusted
 from yurttunnel.pki.tls_errors import problem_with_kubelet
 from yurttunnel.server.frontends.calls import DIAL_TIMEOUT
