@@ -21,8 +21,8 @@ from yurttunnel.agent.cluster import IDENTIFIERS_INTERVAL
 from yurttunnel.agent.options import Options
 from yurttunnel.kube.resources import SERVICES
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
-from yurttunnel.pki.certificate_template import agent_template, serving_template
-from yurttunnel.pki.cluster_identity import cluster_identity
+from yurttunnel.pki.certificate_template import serving_template
+from yurttunnel.pki.cluster_identity import agent_template, cluster_identity
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.identity import parse_identifiers
 from yurttunnel.server.agents import AgentListener, AgentListenerSettings, RefuseStreams

@@ -15,7 +15,7 @@ from yurttunnel.kube.errors import NotFound
 from yurttunnel.pki.approval import decide
 from yurttunnel.pki.approval_decision import Facts
 from yurttunnel.pki.approval_requests import recognize
-from yurttunnel.pki.certificate_template import agent_template
+from yurttunnel.pki.cluster_identity import agent_template
 from yurttunnel.pki.credentials import new_key
 from yurttunnel.pki.identity import parse_identifiers
 

@@ -21,7 +21,7 @@ from tests.pki.signing_requests import (
 )
 from yurttunnel.cluster.nodes import MAX_ADDRESSES
 from yurttunnel.pki.approval_decision import MAX_FURTHER_NAMES, Reason
-from yurttunnel.pki.certificate_template import agent_template
+from yurttunnel.pki.cluster_identity import agent_template
 from yurttunnel.pki.identity import Identifiers
 
 

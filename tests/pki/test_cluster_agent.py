@@ -14,8 +14,8 @@ from tests.pki.test_authorities import bundle
 from yurttunnel.agent.cluster_trust import ClusterAgentTrust
 from yurttunnel.pki.authorities import CHECK_INTERVAL, BadBundle
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
-from yurttunnel.pki.certificate_template import agent_template, serving_template
-from yurttunnel.pki.cluster_identity import cluster_identity
+from yurttunnel.pki.certificate_template import serving_template
+from yurttunnel.pki.cluster_identity import agent_template, cluster_identity
 from yurttunnel.pki.contexts import ServerContexts
 from yurttunnel.pki.names import BadIdentity
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL

@@ -11,11 +11,12 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.logged import Logged
 from tests.pki.signing import issue
 from tests.pki.support import EDGE_1, Issuer, clock_now
-from yurttunnel.pki.certificate_template import agent_template, proxy_client_template
+from yurttunnel.pki.certificate_template import proxy_client_template
 from yurttunnel.pki.cluster_identity import (
     MAX_NODES,
     WARNING_INTERVAL,
     NodeIdentification,
+    agent_template,
     check_sibling,
     cluster_identity,
     common_name_of,

@@ -15,11 +15,8 @@ from tests.pki.signing import SigningApi, issue
 from tests.pki.support import EDGE_1, Issuer, clock_now
 from yurttunnel.kube.errors import ApiUnreachable, NotAllowed
 from yurttunnel.kube.resources import CERTIFICATE_SIGNING_REQUESTS
-from yurttunnel.pki.certificate_template import (
-    agent_template,
-    proxy_client_template,
-    serving_template,
-)
+from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.pki.cluster_identity import agent_template
 from yurttunnel.pki.cluster_issuer import MAX_WAIT, ClusterIssuer
 from yurttunnel.pki.credentials import certificates_to_pem, new_key
 from yurttunnel.pki.identity import Identifiers

@@ -29,12 +29,8 @@ from tests.pki.test_authorities import bundle
 from yurttunnel.ops.clocks import utc_now
 from yurttunnel.pki.authorities import CHECK_INTERVAL, BadBundle
 from yurttunnel.pki.caller_contexts import CallerContexts
-from yurttunnel.pki.certificate_template import (
-    agent_template,
-    proxy_client_template,
-    serving_template,
-)
-from yurttunnel.pki.cluster_identity import check_sibling
+from yurttunnel.pki.certificate_template import proxy_client_template, serving_template
+from yurttunnel.pki.cluster_identity import agent_template, check_sibling
 from yurttunnel.pki.contexts import ClientContexts, ServerNotTrusted
 from yurttunnel.pki.credentials import BadCredentials
 from yurttunnel.pki.directory import StateError

@@ -12,8 +12,7 @@ from yurttunnel.agent.trust import AgentTrust
 from yurttunnel.kube.interfaces import IKubeClient
 from yurttunnel.pki.authorities import AuthorityBundle
 from yurttunnel.pki.certificate_store import DatedStore, open_certificate_directory
-from yurttunnel.pki.certificate_template import AGENT_PREFIX, agent_template
-from yurttunnel.pki.cluster_identity import cluster_identity
+from yurttunnel.pki.cluster_identity import AGENT_PREFIX, agent_template, cluster_identity
 from yurttunnel.pki.cluster_issuer import ClusterIssuer
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.pki.names import BadIdentity

@@ -1,16 +1,12 @@
-"""Templates of the certificates of the programs in a cluster, and their file prefixes."""
+"""Templates of the certificates of servers and hubs in a cluster, and their file prefixes."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from ipaddress import IPv4Address, IPv6Address
 
-from cryptography import x509
-
-from yurttunnel.pki.cluster_identity import common_name_of
-from yurttunnel.pki.identity import Identifiers, subject_alternative_names
 from yurttunnel.pki.issuer import CLIENT_AUTH, SERVER_AUTH, Address, CertificateTemplate
-from yurttunnel.pki.names import KUBELET_CLIENT_NAME, MAX_HOST_LENGTH, NODE_ORGANIZATION
+from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 
 SERVING_SIGNER = "kubernetes.io/kubelet-serving"
 CLIENT_SIGNER = "kubernetes.io/kube-apiserver-client"
@@ -86,26 +82,3 @@ def hub_serving_template(node: str, addresses: Collection[Address]) -> Certifica
 
 def _sorted_addresses(addresses: Collection[Address]) -> tuple[Address, ...]:
     return tuple(sorted(set(addresses), key=lambda a: (a.version, int(a))))
-
-
-AGENT_PREFIX = "yurttunnel-agent"
-"""The prefix of the name of the file that stores the certificate."""
-
-
-def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
-    """Return the template of a node's certificate; raises ``BadIdentity`` for invalid names."""
-    names = subject_alternative_names(node, identifiers, max_length=MAX_HOST_LENGTH)
-    return CertificateTemplate(
-        common_name_of(node),
-        (NODE_ORGANIZATION,),
-        CLIENT_AUTH,
-        tuple(name.value for name in names if isinstance(name, x509.DNSName)),
-        tuple(
-            name.value
-            for name in names
-            if isinstance(name, x509.IPAddress)
-            and isinstance(name.value, IPv4Address | IPv6Address)
-        ),
-        tuple(name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)),
-        signer=CLIENT_SIGNER,
-    )

@@ -1,4 +1,4 @@
-"""The identity of a node in a cluster, from a certificate of the cluster's authority.
+"""The identity of a node in a certificate of its cluster's authority, and the template of that.
 
 The common name of such a certificate is also the name of a Kubernetes user. A node's name may be
 that of a user with more rights than a node, so the common name has a prefix:
@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
+from ipaddress import IPv4Address, IPv6Address
 
 from cryptography import x509
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -23,10 +24,18 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.ops.bounded_dict import BoundedDict
-from yurttunnel.pki.identity import NodeIdentity, read_identity
+from yurttunnel.pki.certificate_template import CLIENT_SIGNER
+from yurttunnel.pki.identity import (
+    Identifiers,
+    NodeIdentity,
+    read_identity,
+    subject_alternative_names,
+)
+from yurttunnel.pki.issuer import CLIENT_AUTH, CertificateTemplate
 from yurttunnel.pki.metrics import CommonCertificateCounters
 from yurttunnel.pki.names import (
     KUBELET_CLIENT_NAME,
+    MAX_HOST_LENGTH,
     NODE_ORGANIZATION,
     BadIdentity,
     check_cluster_node_name,
@@ -171,3 +180,26 @@ def _only_host(common_name: str, hosts: frozenset[str]) -> str:
 
 def _values(subject: x509.Name, kind: x509.ObjectIdentifier) -> list[str | bytes]:
     return [attribute.value for attribute in subject.get_attributes_for_oid(kind)]
+
+
+AGENT_PREFIX = "yurttunnel-agent"
+"""The prefix of the name of the file that stores the certificate."""
+
+
+def agent_template(node: str, identifiers: Identifiers) -> CertificateTemplate:
+    """Return the template of a node's certificate; raises ``BadIdentity`` for invalid names."""
+    names = subject_alternative_names(node, identifiers, max_length=MAX_HOST_LENGTH)
+    return CertificateTemplate(
+        common_name_of(node),
+        (NODE_ORGANIZATION,),
+        CLIENT_AUTH,
+        tuple(name.value for name in names if isinstance(name, x509.DNSName)),
+        tuple(
+            name.value
+            for name in names
+            if isinstance(name, x509.IPAddress)
+            and isinstance(name.value, IPv4Address | IPv6Address)
+        ),
+        tuple(name.value for name in names if isinstance(name, x509.UniformResourceIdentifier)),
+        signer=CLIENT_SIGNER,
+    )

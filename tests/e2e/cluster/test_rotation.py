@@ -17,7 +17,8 @@ from tests.e2e.cluster.support import ClusterTestCase
 from tests.e2e.cluster.world import AGENT_PORT, NODES, SECURE_PORT, SERVERS, World
 from tests.e2e.crowds import Crowd, Trickle
 from tests.e2e.programs import Program
-from yurttunnel.pki.certificate_template import AGENT_PREFIX, PROXY_CLIENT_PREFIX, SERVER_PREFIX
+from yurttunnel.pki.certificate_template import PROXY_CLIENT_PREFIX, SERVER_PREFIX
+from yurttunnel.pki.cluster_identity import AGENT_PREFIX
 from yurttunnel.pki.names import CALLER_NAME
 
 STREAMS = 100
