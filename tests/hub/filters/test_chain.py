@@ -14,8 +14,7 @@ from tests.hub.filters.site import Site
 from tests.hub.test_configuration import hub_config_map
 from yurttunnel.hub.configuration import HubConfiguration
 from yurttunnel.hub.filters.chain import BadFilter, Filters, chosen_makers, installed_makers
-from yurttunnel.hub.filters.interfaces import IFilter, IFilters
-from yurttunnel.hub.filters.maker import FilterMaker
+from yurttunnel.hub.filters.interfaces import FilterMaker, IFilter, IFilters
 from yurttunnel.hub.filters.watches import INTERVAL, SETTLE, SPREAD, TrackedWatches
 from yurttunnel.hub.request.callers import PAGES
 from yurttunnel.hub.request.requests import ApiRequest, Caller, ListOptions, ResourceType

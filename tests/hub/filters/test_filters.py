@@ -12,7 +12,7 @@ from zope.interface.verify import verifyObject
 
 from tests.hub.filters.site import Site
 from tests.hub.filters.test_bodies import VALUES
-from yurttunnel.hub.filters import (
+from twisted.plugins.yurttunnel_hub_filters import (
     discardcloudservice,
     forwardkubesvctraffic,
     inclusterconfig,
@@ -24,8 +24,9 @@ from yurttunnel.hub.filters import (
 from yurttunnel.hub.filters.chain import ORDER
 from yurttunnel.hub.filters.interfaces import IFilter, IFilterMaker
 from yurttunnel.hub.request.requests import ApiRequest, ResourceType
+from yurttunnel.kube.resources import SERVICES
 
-MODULES = (
+MAKERS = (
     discardcloudservice,
     forwardkubesvctraffic,
     inclusterconfig,
@@ -53,14 +54,14 @@ def annotated(annotations, **spec):
 
 
 class FilterTestCase(SynchronousTestCase):
-    """Tests of one filter; ``module`` has its maker."""
+    """Tests of one filter; ``maker`` makes it."""
 
-    module = None
+    maker = None
 
     def setUp(self):
         """Create the filter."""
         self.site = Site()
-        self.filter = self.site.make(self.module.maker)
+        self.filter = self.site.make(self.maker)
 
     def changed(self, obj):
         """Return the changed copy of an object."""
@@ -79,7 +80,7 @@ class FilterTestCase(SynchronousTestCase):
 class MasterServiceTests(FilterTestCase):
     """The Service of the API servers."""
 
-    module = masterservice
+    maker = masterservice
 
     def test_kubernetes(self):
         """It gets the hub's address and port; everything else is unchanged."""
@@ -133,14 +134,14 @@ class MasterServiceTests(FilterTestCase):
 
     def test_no_host(self):
         """Without an address for pods it never applies."""
-        self.filter = Site(host="").make(masterservice.maker)
+        self.filter = Site(host="").make(masterservice)
         self.assertApplies(False, request_for("list", "services"))
 
 
 class ForwardKubeSvcTrafficTests(FilterTestCase):
     """The endpoints of the API servers."""
 
-    module = forwardkubesvctraffic
+    maker = forwardkubesvctraffic
 
     def slice(self, name="kubernetes", family="IPv4"):
         """The hub is the only endpoint, with its own port."""
@@ -168,7 +169,7 @@ class ForwardKubeSvcTrafficTests(FilterTestCase):
     def test_family(self):
         """Other slices are unchanged."""
         self.assertStays(self.slice(family="IPv6"))
-        self.filter = Site(host="fd00::2:1").make(forwardkubesvctraffic.maker)
+        self.filter = Site(host="fd00::2:1").make(forwardkubesvctraffic)
         self.assertStays(self.slice())
         self.assertEqual(
             ["fd00::2:1"], self.changed(self.slice(family="IPv6"))["endpoints"][0]["addresses"]
@@ -192,7 +193,7 @@ class ForwardKubeSvcTrafficTests(FilterTestCase):
 class DiscardCloudServiceTests(FilterTestCase):
     """Load balancers of the cloud."""
 
-    module = discardcloudservice
+    maker = discardcloudservice
 
     def test_discarded(self):
         """A LoadBalancer with the annotation is hidden."""
@@ -229,7 +230,7 @@ clusterCIDR: 10.244.0.0/16
 class InClusterConfigTests(FilterTestCase):
     """The ConfigMap of kube-proxy."""
 
-    module = inclusterconfig
+    maker = inclusterconfig
 
     def test_commented(self):
         """The line is commented out in place."""
@@ -265,14 +266,14 @@ class InClusterConfigTests(FilterTestCase):
 
     def test_no_host(self):
         """Without an address for pods kube-proxy's configuration is unchanged."""
-        self.filter = Site(host="").make(inclusterconfig.maker)
+        self.filter = Site(host="").make(inclusterconfig)
         self.assertApplies(False, request_for("list", "configmaps"))
 
 
 class NodePortIsolationTests(FilterTestCase):
     """Node ports."""
 
-    module = nodeportisolation
+    maker = nodeportisolation
 
     def setUp(self):
         """Put the node into the pool ``east``."""
@@ -320,7 +321,7 @@ class NodePortIsolationTests(FilterTestCase):
         self.site.label("")
         self.assertStays(self.service("west"))
         self.site = Site(synced=False)
-        self.filter = self.site.make(nodeportisolation.maker)
+        self.filter = self.site.make(nodeportisolation)
         self.assertStays(self.service("west"))
 
     def test_reported(self):
@@ -338,7 +339,7 @@ class NodePortIsolationTests(FilterTestCase):
 class ServiceEnvUpdaterTests(FilterTestCase):
     """Environment variables of containers."""
 
-    module = serviceenvupdater
+    maker = serviceenvupdater
 
     def test_changed(self):
         """Variables that containers set get the hub's values, in init containers, too."""
@@ -384,7 +385,7 @@ class ServiceEnvUpdaterTests(FilterTestCase):
 class ServiceTopologyTests(FilterTestCase):
     """Endpoints of Services with the annotation."""
 
-    module = servicetopology
+    maker = servicetopology
 
     def setUp(self):
         """Put the node into a pool with another node."""
@@ -506,7 +507,7 @@ class ServiceTopologyTests(FilterTestCase):
     def test_pool_not_used(self):
         """Pools are followed only once a Service refers to them."""
         site = Site()
-        site.make(servicetopology.maker)
+        site.make(servicetopology)
         site.put_service("web", **{"openyurt.io/topologyKeys": "kubernetes.io/hostname"})
         self.assertEqual(1, len(site.informers.by_spec))
         site.put_service("web", **{"openyurt.io/topologyKeys": "openyurt.io/nodepool"})
@@ -516,7 +517,7 @@ class ServiceTopologyTests(FilterTestCase):
         """The deletion of a Service is not reported, because its endpoints are deleted, too."""
         self.say("kubernetes.io/hostname")
         changes_before = self.site.changes
-        self.site.informers.delete(servicetopology.SERVICES, "web", "default")
+        self.site.informers.delete(SERVICES, "web", "default")
         self.assertEqual(changes_before, self.site.changes)
 
     def test_requests(self):
@@ -548,14 +549,14 @@ class ReachabilityTests(SynchronousTestCase):
 
     def test_redirected_while_reachable(self):
         """Objects are unchanged until pods can reach the hub; each change is reported once."""
-        for module, obj in self.objects.items():
+        for maker, obj in self.objects.items():
             site = Site()
             site.reach.update(False)
-            made = site.make(module.maker)
+            made = site.make(maker)
             for reached, changes in ((False, 0), (True, 1), (True, 1), (False, 2)):
                 site.reach.update(reached)
                 shown = made.change(copy.deepcopy(obj))
-                self.assertEqual((reached, changes), (shown != obj, site.changes), module.__name__)
+                self.assertEqual((reached, changes), (shown != obj, site.changes), maker.name)
 
 
 # Values for any member, so that half of the members have another type.
@@ -599,12 +600,12 @@ class AllFiltersTests(SynchronousTestCase):
         self.site.label("east")
         self.site.put_pool("east", "edge-1")
         self.site.put_service("web", **{"openyurt.io/topologyKeys": "openyurt.io/nodepool"})
-        self.filters = [self.site.make(module.maker) for module in MODULES]
+        self.filters = [self.site.make(maker) for maker in MAKERS]
 
     def test_plugins(self):
-        """Each is a plugin with the name of its module, and has a place in the order."""
+        """Each is a plugin with a name of its own, and has a place in the order."""
         found = {maker.name: maker for maker in getPlugins(IFilterMaker)}
-        names = [module.__name__.rpartition(".")[2] for module in MODULES]
+        names = [maker.name for maker in MAKERS]
         self.assertEqual(sorted(names), sorted(found))
         self.assertEqual(sorted(names), sorted(ORDER))
         for maker, made in zip(found.values(), self.filters, strict=True):
@@ -613,9 +614,9 @@ class AllFiltersTests(SynchronousTestCase):
 
     def test_service_proxies(self):
         """Our own service proxy gets the same objects as kube-proxy."""
-        for module in MODULES:
-            found = {"kube-proxy", "yurtproxy"} & module.maker.components
-            self.assertIn(len(found), (0, 2), module.maker.name)
+        for maker in MAKERS:
+            found = {"kube-proxy", "yurtproxy"} & maker.components
+            self.assertIn(len(found), (0, 2), maker.name)
 
     @given(NAMED, OBJECTS)
     def test_malformed(self, name, obj):
@@ -624,7 +625,7 @@ class AllFiltersTests(SynchronousTestCase):
             found = each.change(copy.deepcopy({**name, **obj}))
             self.assertIsInstance(found, dict | None)
 
-    @given(st.sampled_from(range(len(MODULES))), OBJECTS)
+    @given(st.sampled_from(range(len(MAKERS))), OBJECTS)
     def test_own_changes_only(self, number, obj):
         """An object with another name than the filter's is unchanged, whatever it contains."""
         obj = {**obj, "metadata": {"namespace": "elsewhere", "name": "other"}}

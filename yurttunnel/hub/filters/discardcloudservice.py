@@ -10,8 +10,7 @@ from collections.abc import Callable
 
 from zope.interface import implementer
 
-from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
-from yurttunnel.hub.filters.maker import FilterMaker
+from yurttunnel.hub.filters.interfaces import FilterMaker, FilterSite, IFilter, Object
 from yurttunnel.hub.filters.members import LIST_VERBS, Name, matches, member, name_of
 from yurttunnel.hub.request.requests import ApiRequest
 
@@ -41,4 +40,4 @@ class DiscardCloudService:
         return None if hidden or name_of(obj) == ALWAYS else obj
 
 
-maker = FilterMaker("discardcloudservice", ("kube-proxy", "yurtproxy"), DiscardCloudService)
+maker = FilterMaker("discardcloudservice", {"kube-proxy", "yurtproxy"}, DiscardCloudService)

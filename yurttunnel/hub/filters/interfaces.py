@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from twisted.plugin import IPlugin
-from zope.interface import Attribute, Interface
+from zope.interface import Attribute, Interface, implementer
 
 if TYPE_CHECKING:
     from yurttunnel.hub.filters.pools import Pools
@@ -85,6 +85,16 @@ class IFilterMaker(IPlugin):
         ``changed()`` must be called when the result for objects that were already served would be
         different; clients are then made to list again.
         """
+
+
+@implementer(IFilterMaker)
+@dataclass(frozen=True, eq=False)
+class FilterMaker:
+    """Creates one filter by calling a class or a function."""
+
+    name: str
+    components: Collection[str]
+    make: Callable[[FilterSite, Callable[[], object]], IFilter]
 
 
 class IWatchTracker(Interface):

@@ -21,8 +21,7 @@ from collections.abc import Callable
 from zope.interface import implementer
 
 from yurttunnel.cluster.fields import text
-from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
-from yurttunnel.hub.filters.maker import FilterMaker
+from yurttunnel.hub.filters.interfaces import FilterMaker, FilterSite, IFilter, Object
 from yurttunnel.hub.filters.members import READ_VERBS, matches, member, members
 from yurttunnel.hub.request.requests import ApiRequest
 
@@ -83,4 +82,4 @@ class NodePortIsolation:
                 self._on_changed()
 
 
-maker = FilterMaker("nodeportisolation", ("kube-proxy", "yurtproxy"), NodePortIsolation)
+maker = FilterMaker("nodeportisolation", {"kube-proxy", "yurtproxy"}, NodePortIsolation)

@@ -22,8 +22,7 @@ from collections.abc import Callable, Collection
 from zope.interface import implementer
 
 from yurttunnel.cluster.fields import mapping, text
-from yurttunnel.hub.filters.interfaces import FilterSite, IFilter, Object
-from yurttunnel.hub.filters.maker import FilterMaker
+from yurttunnel.hub.filters.interfaces import FilterMaker, FilterSite, IFilter, Object
 from yurttunnel.hub.filters.members import READ_VERBS, Name, matches, member, members, name_of
 from yurttunnel.hub.request.requests import ApiRequest
 from yurttunnel.kube.interfaces import InformerSpec
@@ -128,6 +127,6 @@ def _reduce(subset: Object, nodes: Collection[str]) -> bool:
 
 maker = FilterMaker(
     "servicetopology",
-    ("kube-proxy", "yurtproxy", "coredns", "nginx-ingress-controller"),
+    {"kube-proxy", "yurtproxy", "coredns", "nginx-ingress-controller"},
     ServiceTopology,
 )
