@@ -218,7 +218,7 @@ class HubTests(Limits, unittest.SynchronousTestCase):
             store.MAX_QUEUED / MEBIBYTE,
             store.MAX_QUEUED / 2 / MEBIBYTE,
         ),
-        ("selections of one collection", objects.MAX_SCOPES),
+        ("selections of one collection", objects.MAX_NAMESPACES, objects.MAX_SCOPES),
         ("selectors of labels", requests.MAX_SELECTORS / KIBIBYTE),
         ("what of a field selector", responses.MAX_VIEW),
         ("collections that are known", store.MAX_USED, queue.MAX_INCOMPLETE),

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 from tests.hub.cache.caches import ALL, POD, PODS, item, report_list
 from tests.hub.cache.test_store import CacheTestCase
-from yurttunnel.hub.cache import lists
+from yurttunnel.hub.cache import lists, objects
 from yurttunnel.hub.cache.interfaces import Scope
 from yurttunnel.hub.cache.lists import MAX_LISTS, PAGE_SECONDS
 from yurttunnel.hub.cache.objects import MAX_SCOPES
@@ -264,16 +264,21 @@ class ScopeTests(CacheTestCase):
         self.assertTrue(self.read(Scope(PODS, "other", "app=y"))[1])
 
     def test_many_selections(self) -> None:
-        """With too many selections those that were listed longest ago are removed."""
-        scopes = [Scope(PODS, f"n{number}") for number in range(MAX_SCOPES + 1)]
-        for scope in (*scopes[:-1], scopes[0], scopes[-1]):
-            report_list(self.cache, [], 5, scope)
-        whole = [self.read(scope)[1] for scope in scopes]
-        self.assertEqual([True, False, *[True] * (MAX_SCOPES - 1)], whole)
+        """With too many selections those that were listed longest ago are removed.
+
+        More can be kept of those without selectors.
+        """
+        self.patch(objects, "MAX_NAMESPACES", 200)
+        for most, labels in ((MAX_SCOPES, "app=a"), (200, "")):
+            scopes = [Scope(PODS, f"n{number}", labels) for number in range(most + 1)]
+            for scope in (*scopes[:-1], scopes[0], scopes[-1]):
+                report_list(self.cache, [], 5, scope)
+            whole = [self.read(scope)[1] for scope in scopes]
+            self.assertEqual([True, False, *[True] * (most - 1)], whole, labels)
 
     def test_many_parts(self) -> None:
         """However many parts of a list are also listed, all stay complete."""
-        for scope in (ALL, *(Scope(PODS, f"n{number}") for number in range(MAX_SCOPES + 1))):
+        for scope in (ALL, *(Scope(PODS, f"n{number}", "a=b") for number in range(MAX_SCOPES + 1))):
             report_list(self.cache, [], 5, scope)
         self.assertTrue(self.read()[1])
 

@@ -206,9 +206,9 @@ class ListTests(OfflineTestCase):
     def test_kubelets_pods(self):
         """The kubelet never gets an empty list of pods, because it would stop all running pods."""
         target = "/api/v1/pods?fieldSelector=spec.nodeName%3Dedge-1"
-        self.assert_status(404, "NotFound", "never listed", target)
+        self.assert_status(404, "NotFound", "not listed", target)
         self.store("pods.v1.core", field_selector="spec.nodeName=edge-1")
-        self.assert_status(404, "NotFound", "never listed", target)
+        self.assert_status(404, "NotFound", "not listed", target)
         self.store("pods.v1.core", item("a", node="edge-1"), field_selector="spec.nodeName=edge-1")
         self.assertEqual(["a"], self.names(target))
 
@@ -222,10 +222,10 @@ class ListTests(OfflineTestCase):
     def test_a_part_is_no_list(self):
         """Individually known objects are not served as a list."""
         self.store_one("services.v1.core", item("a"))
-        self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
+        self.assert_status(404, "NotFound", "not listed", "/api/v1/services")
         self.store("services.v1.core", item("a"), namespace="n")
         self.assertEqual(["a"], self.names("/api/v1/namespaces/n/services"))
-        self.assert_status(404, "NotFound", "never listed", "/api/v1/services")
+        self.assert_status(404, "NotFound", "not listed", "/api/v1/services")
 
     def test_selectors(self):
         """Selectors that were not used before are evaluated."""
@@ -265,7 +265,7 @@ class ListTests(OfflineTestCase):
         """A name in all namespaces is complete only for a cluster-scoped object."""
         self.store_one("configmaps.v1.core", item("a"))
         target = "/api/v1/configmaps?fieldSelector=metadata.name%3Da"
-        self.assert_status(404, "NotFound", "never listed", target)
+        self.assert_status(404, "NotFound", "not listed", target)
         self.store("configmaps.v1.core", item("a"), item("a", namespace="m"))
         self.assertEqual(["a", "a"], self.names(target))
         self.store_one("nodes.v1.core", item("edge-1", namespace=""))

@@ -105,8 +105,8 @@ class BeginningTests(WatchTestCase):
         target = (
             "/api/v1/configmaps?watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan"
         )
-        self.assert_status(404, "NotFound", "never listed", target)
-        self.assert_status(404, "NotFound", "never listed", "/api/v1/configmaps?watch=1")
+        self.assert_status(404, "NotFound", "not listed", target)
+        self.assert_status(404, "NotFound", "not listed", "/api/v1/configmaps?watch=1")
 
     def test_initial_events_without_a_match(self):
         """The API requires resourceVersionMatch with it."""
@@ -116,7 +116,7 @@ class BeginningTests(WatchTestCase):
     def test_kubelets_pods(self):
         """A watch does not show the kubelet an empty list of pods, either."""
         self.store("pods.v1.core")
-        self.assert_status(404, "NotFound", "never listed", "/api/v1/pods?watch=1")
+        self.assert_status(404, "NotFound", "not listed", "/api/v1/pods?watch=1")
 
     def test_protobuf(self):
         """A watch has the best form with cached data."""

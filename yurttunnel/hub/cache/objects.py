@@ -29,6 +29,10 @@ MAX_SCOPES = 100
 Selections that are part of another one are removed first, then those that were listed longest ago.
 """
 
+MAX_NAMESPACES = 1_000
+"""The same for selections without selectors. They need little room, and no selector is parsed; each
+further list takes 10 ms in the writer thread."""
+
 _IS_COVERED = (
     "EXISTS (SELECT 1 FROM scopes AS other WHERE other.collection = scopes.collection"
     " AND other.id <> scopes.id AND other.namespace IN ('', scopes.namespace)"
@@ -280,10 +284,12 @@ def mark_listed(
     )
     # A list does not depend on earlier knowledge.
     advance_scope(connection, collection, scope, "", version)
+    alike = "collection = ?1 AND (label_selector || field_selector <> '') = ?2"
     connection.execute(
-        "DELETE FROM scopes WHERE collection = ?1 AND id NOT IN"
-        f" (SELECT id FROM scopes WHERE collection = ?1 ORDER BY {_IS_COVERED}, id DESC LIMIT ?2)",
-        (collection, MAX_SCOPES),
+        f"DELETE FROM scopes WHERE {alike}"
+        f" AND (SELECT count(*) FROM scopes WHERE {alike}) > ?3 AND id NOT IN"
+        f" (SELECT id FROM scopes WHERE {alike} ORDER BY {_IS_COVERED}, id DESC LIMIT ?3)",
+        (collection, *((1, MAX_SCOPES) if has_selectors(scope) else (0, MAX_NAMESPACES))),
     )
 
 

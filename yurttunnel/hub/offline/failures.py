@@ -56,12 +56,15 @@ class OfflineFailures:
         """Return the failure for an object that is not known to exist or not."""
         return self.unavailable(f"{_named(request)} was never received here")
 
-    def never_listed(self, request: ApiRequest) -> ApiFailure:
-        """Return the failure for a list that was never received; an empty one would be wrong."""
+    def not_listed(self, request: ApiRequest) -> ApiFailure:
+        """Return the failure for a list that is not known; an empty one would be wrong."""
         what = _qualified(request.resource)
         if request.namespace:
             what += f" of namespace {request.namespace}"
-        text = f"{what} were never listed by this client with such a selector; {self._unreachable}"
+        text = (
+            f"{what} were not listed by this client with such a selector, or not all are known any"
+            f" more; {self._unreachable}"
+        )
         return ApiFailure(404, text, details=_details(request))
 
     def already_exists(self, request: ApiRequest, name: str) -> ApiFailure:

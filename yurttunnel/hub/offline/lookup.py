@@ -139,7 +139,7 @@ class Lookup:
                 cached_list.close()
         if not self._policy.caches(caller, request):
             raise self._failures.not_cached(request, caller.component)
-        raise self._failures.never_listed(request)
+        raise self._failures.not_listed(request)
 
     async def type(self, call: HubCall, owner: str) -> TypeMeta | None:
         """Return the type of a list in the best form, if it is known."""
