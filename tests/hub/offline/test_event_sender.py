@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from twisted.internet.defer import Deferred, fail, succeed
 
 from tests.hub.offline.world import OfflineTestCase
@@ -121,6 +123,15 @@ class SendingTests(OfflineTestCase):
         # Two of the longest pauses: after the first, all may have failed and start again.
         self.pass_seconds(130)
         self.assertEqual(([], (2, 0)), (self.stored_events(), self.counts()))
+
+    def test_an_api_that_fails_now_and_then(self):
+        """Pauses grow only while every Event fails: with some failures, all are sent soon."""
+        self.store_events(60)
+        attempts = itertools.count()
+        self.send = lambda event: succeed(201 if next(attempts) % 3 else 429)
+        self.connectivity.change(True)
+        self.pass_seconds(200)
+        self.assertEqual(([], (60, 0)), (self.stored_events(), self.counts()))
 
     def test_what_cannot_be_sent(self):
         """An Event that raises an exception is lost, and logged; the others are sent."""

@@ -62,12 +62,13 @@ class EventSender(MultiService):
         self._done: set[int] = set()
         self._failures: Counter[int] = Counter()
         self._skipped: set[int] = set()
+        self._backoff = Backoff(*_BACKOFF)
         self._loop = Reconciler(
             clock,
             _PERIOD,
             "sending the events of an outage",
             self._send_all,
-            backoff=Backoff(*_BACKOFF),
+            backoff=self._backoff,
             expected=(CacheFailed,),
         )
         self._loop.setServiceParent(self)
@@ -128,6 +129,7 @@ class EventSender(MultiService):
         else:
             self._drop(event, f"the Kubernetes API responded with {status}")
         self._skipped.clear()
+        self._backoff.reset()
         return True
 
     def _failed(self, event: StoredEvent) -> bool:
