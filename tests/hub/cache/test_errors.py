@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import random
 import sqlite3
@@ -29,6 +28,7 @@ from tests.hub.cache.logged_cache import (
     LoggedCacheTestCase,
     connect_failing,
 )
+from yurttunnel.hub.cache import schema
 from yurttunnel.hub.cache.errors import CacheDamaged
 from yurttunnel.hub.cache.interfaces import CachedDocument, CacheFailed, Scope
 from yurttunnel.hub.cache.reading import Snapshot
@@ -221,15 +221,24 @@ class DamageTests(LoggedCacheTestCase):
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_another_version(self) -> None:
-        """The same applies to a file of another version of the program, which is no damage."""
-        self.start_with(self.good)
-        self.stop()
-        with contextlib.closing(sqlite3.connect(self.path)) as connection:
-            connection.execute("PRAGMA user_version = 99")
-        self.start_with(self.path.read_bytes())
-        self.assertEqual(set(), self.everything() or set())
-        self.assertEqual(1, self.count_logs("another version"))
-        self.assertEqual((0, 0), (self.cache.stats.damaged, self.count_logs("check the disk")))
+        """Each version has a file of its own, which it uses again, as after a rollback.
+
+        At most one is kept beside that in use, and none counts as damaged.
+        """
+        own = schema.VERSION
+        for version, names in ((98, set()), (99, set()), (98, {"98"}), (own, set())):
+            self.patch(schema, "VERSION", version)
+            self.start()
+            self.assertEqual(names, self.everything() or set(), version)
+            self.assertEqual(1, self.cache.replacements)
+            report_list(self.cache, [item(str(version), 9)], 10)
+            self.assertEqual({str(version)}, self.everything())
+            self.assertEqual(0, self.cache.stats.damaged)
+            self.stop()
+            files = {path.name.removesuffix("-wal") for path in self.directory.iterdir()}
+            self.assertEqual(2, len(files), files)
+        self.assertEqual(4, self.count_logs("another version"))
+        self.assertEqual(4, self.count_logs("uses again"))
 
     def test_damaged(self) -> None:
         """Wherever the damage is, reads fail or return old data, and writes work again later."""

@@ -21,7 +21,13 @@ from yurttunnel.hub.cache.clients import (
     MakeRoom,
 )
 from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
-from yurttunnel.hub.cache.errors import LimitReached, NothingToEvict, OtherVersion, cache_error
+from yurttunnel.hub.cache.errors import (
+    CacheDamaged,
+    LimitReached,
+    NothingToEvict,
+    OtherVersion,
+    cache_error,
+)
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.writes import (
     MAX_BATCH_SIZE,
@@ -90,9 +96,8 @@ class WriteOutcome(NamedTuple):
 class Database(Connection):
     """The writing connection.
 
-    Methods raise :class:`CacheFailed`, or its subclass
-    :class:`~yurttunnel.hub.cache.errors.CacheDamaged` if a new file has to be created. The
-    connection is closed then, and the next call opens it again.
+    Methods raise :class:`CacheFailed`, or its subclass :class:`CacheDamaged` if a new file has to
+    be created. The connection is closed then, and the next call opens it again.
     """
 
     # This connection also creates and moves the file.
@@ -212,20 +217,27 @@ class Database(Connection):
             [defect for _, defects in each for defect in defects],
         )
 
-    def set_aside(self) -> Path:
-        """Rename the damaged file, replacing an older one; return its new path."""
+    def set_aside(self, damage: CacheDamaged) -> Path:
+        """Rename the file, replacing an older one; return its new path.
+
+        One of another version replaces those of all versions but this one, which is used next.
+        """
         self.close()
         self._inode = 0
         aside = self._path.with_name(f"{self._path.name}.damaged")
         with self._converting_errors():
-            for suffix in ("", "-wal"):
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(f"{aside}{suffix}")
-                with contextlib.suppress(FileNotFoundError):
-                    os.replace(f"{self._path}{suffix}", f"{aside}{suffix}")
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(f"{self._path}-shm")
+            if isinstance(damage, OtherVersion):
+                aside = self._of_version(damage.version)
+                own = self._of_version(schema.VERSION)
+                for other in self._path.parent.glob(f"{self._path.name}.version-*"):
+                    if other.name.removesuffix("-wal") != own.name:
+                        os.unlink(other)
+            _move(self._path, aside)
         return aside
+
+    def _of_version(self, version: int) -> Path:
+        """Return the path of the file of a version while a hub of another version runs."""
+        return self._path.with_name(f"{self._path.name}.version-{version}")
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and os.stat(self._path).st_ino != self._inode:
@@ -235,6 +247,11 @@ class Database(Connection):
                 StateDirectory.open(self._path.parent)
             except StateError as error:
                 raise CacheFailed(f"the cache: {error}") from error
+            own = self._of_version(schema.VERSION)
+            if own.exists() and not self._path.exists():
+                # After the return to this version, perhaps in the same outage.
+                self._inode = 0
+                _move(own, self._path)
             _make_private(self._path)
             self._choose_index()
             self._connection = self._connect(uri_of(self._path, "mode=rw"))
@@ -312,6 +329,17 @@ def _bytes(connection: sqlite3.Connection) -> int:
     return int(pages - free) * _PAGE
 
 
+def _move(path: Path, target: Path) -> None:
+    """Rename a file that no connection has open, with its log."""
+    for suffix in ("", "-wal"):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{target}{suffix}")
+        with contextlib.suppress(FileNotFoundError):
+            os.replace(f"{path}{suffix}", f"{target}{suffix}")
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(f"{path}-shm")
+
+
 def _make_private(path: Path) -> None:
     """Create the file with private permissions, which SQLite also applies to the files beside it.
 
@@ -355,5 +383,5 @@ def _prepare(connection: sqlite3.Connection) -> bool:
             f"PRAGMA user_version = {schema.VERSION}; COMMIT"
         )
     elif version != schema.VERSION:
-        raise OtherVersion(f"the cache is of another version of yurthub ({version})")
+        raise OtherVersion(version)
     return version == 0

@@ -28,7 +28,11 @@ class CacheDamaged(CacheFailed):
 
 
 class OtherVersion(CacheDamaged):
-    """The file is intact, but of another version of the hub."""
+    """The file is of another version of the hub, which can use it again."""
+
+    def __init__(self, version: int) -> None:
+        super().__init__(f"the cache is of another version of yurthub ({version})")
+        self.version = version
 
 
 class NothingToEvict(CacheFailed):

@@ -328,13 +328,13 @@ class Writer:
 
     async def _recreate(self, damage: CacheDamaged) -> None:
         self._is_open = False
-        aside = await self._thread.run(self._database.set_aside)
+        aside = await self._thread.run(partial(self._database.set_aside, damage))
         self._damage = None
         if isinstance(damage, OtherVersion):
             self._log.warn(
-                "{version}: it is now {aside}, and a new one was created; offline requests fail"
-                " until clients have listed again",
-                version=damage,
+                "{other}: it is now {aside}, which a hub of that version uses again; what this"
+                " version has not cached before fails offline until clients have listed again",
+                other=damage,
                 aside=aside,
             )
             return
