@@ -227,6 +227,21 @@ class ExchangeTests(ServerTestCase):
         self.assertIn("aborted", str(self.handler.ends[0][1]))
         self.assertEqual(1, len(self.handler.ends))
 
+    def test_abort_behind_a_response(self):
+        """A client that sends requests ahead receives all of the response before, unless only a
+        reset shows that the aborted one is incomplete.
+        """
+        for version, is_reset in ((b"1.1", False), (b"1.0", True)):
+            client = self.server.connect()
+            client.receive(request())
+            client.receive(request(version=version))
+            hello(self.exchange)
+            self.exchange.send_head(200)
+            self.exchange.write(b"half")
+            self.exchange.abort()
+            settle(self.clock, client)
+            self.assertEqual((is_reset, not is_reset), (client.aborted, client.write_ended))
+
     def test_wrong_length(self):
         """A response that is longer or shorter than announced is a defect, and aborted."""
         for body in (b"123", b"1"):

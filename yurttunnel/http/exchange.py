@@ -237,8 +237,10 @@ class ServerExchange(ExchangeSide):
         if self._state is not _ENDED:
             # Flush what is corked, so that the client sees a truncated response rather than none.
             self._connection_writer.uncork()
+            # Without it, a body that the end of the connection ends would seem complete.
+            needs_reset = self._state is _SWITCHED or self.head.version == "1.0"
             self.end(ExchangeFailed("the exchange was aborted"))
-            self._connection.abort()
+            self._connection.break_off(needs_reset)
 
     # -- the request's body --------------------------------------------------------------------
 

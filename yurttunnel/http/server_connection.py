@@ -71,6 +71,8 @@ class ServerConnection(HTTPConnection):
         self._body_held_up = False
         self._closing = False
         self._responded = False
+        # Whether a response before the current one was complete.
+        self._has_responded = False
         self._output_ended = False
         self._dropped = 0
         # The exchange during which the end of the input was first seen after the held data.
@@ -256,6 +258,7 @@ class ServerConnection(HTTPConnection):
     def exchange_complete(self, exchange: ServerExchange, persistent: bool) -> None:
         """Continue with the next request or close: the response of ``exchange`` was written."""
         self._exchange = None
+        self._has_responded = True
         if self._long_bytes:
             self._forget_long_head()
         ended = self._input_ended and not self._held
@@ -326,6 +329,17 @@ class ServerConnection(HTTPConnection):
             self._close(True)
         else:
             self._await(None)
+            self.abort()
+
+    def break_off(self, needs_reset: bool) -> None:
+        """End the connection in the middle of an exchange.
+
+        A reset would lose what a client that sends requests ahead has not read of the responses
+        before. Unless it ``needs_reset``, the connection is then closed instead.
+        """
+        if self._has_responded and not needs_reset and not all_acknowledged(self.transport):
+            self._close(False)
+        else:
             self.abort()
 
     def abort(self) -> None:
