@@ -73,13 +73,11 @@ class ClientExchange(ExchangeSide):
     # -- the request's body --------------------------------------------------------------------
 
     def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
         if self.ended or not data:
             return
         self._send(data)
 
     def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
         if self.ended or self.request_complete:
             return
         self.request_complete = self._send_last(trailers)
@@ -120,7 +118,6 @@ class ClientExchange(ExchangeSide):
         self.receiver.response_received(head)
 
     def deliver_body(self, sink: IBodySink) -> None:
-        """See ``IBodySource``."""
         if self.ended:
             return
         if self._state is not _UNWANTED:
@@ -141,7 +138,6 @@ class ClientExchange(ExchangeSide):
         return self._connection.take_whole(self, framing.length)
 
     def switch(self, protocol: IProtocol) -> None:
-        """See ``IClientExchange``."""
         if self.ended:
             return
         if self._state is not _UNWANTED:
@@ -157,7 +153,6 @@ class ClientExchange(ExchangeSide):
         return self._state is _ENDED
 
     def abort(self) -> None:
-        """See ``IClientExchange``."""
         if self._state is not _ENDED:
             self._connection.fail("the exchange was aborted")
 

@@ -78,7 +78,6 @@ class ServerExchange(ExchangeSide):
     # -- the response --------------------------------------------------------------------------
 
     def send_informational(self, status: int, fields: Fields = ()) -> None:
-        """See ``IExchange``."""
         if not 100 <= status <= 199 or status == 101:
             raise ValueError(f"{status} is not the status of an interim response")
         if self._state is _WAITING and self.head.version == "1.1":
@@ -88,7 +87,6 @@ class ServerExchange(ExchangeSide):
                 self._stop_awaiting_continue()
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
-        """See ``IExchange``."""
         if self._state is not _ENDED:
             # A handler that rejects a request before its body is complete will not read the rest.
             self._begin(status, fields, reason, self._delivering and status < 400)
@@ -132,7 +130,6 @@ class ServerExchange(ExchangeSide):
         return head
 
     def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
         if self._state is not _BODY:
             self._check_begun()
             return
@@ -142,7 +139,6 @@ class ServerExchange(ExchangeSide):
             self.bytes_sent += len(data)
 
     def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
         if self._state is not _BODY:
             self._check_begun()
             return
@@ -153,7 +149,6 @@ class ServerExchange(ExchangeSide):
         self._connection.exchange_complete(self, self._persistent)
 
     def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
-        """See ``IExchange``."""
         self._send_whole(status, fields, b"", body)
 
     def _send_whole(self, status: int, fields: Fields, reason: bytes, body: bytes) -> None:
@@ -177,7 +172,6 @@ class ServerExchange(ExchangeSide):
     def respond_from(
         self, status: int, fields: Fields, source: IBodySource, reason: bytes = b""
     ) -> None:
-        """See ``IExchange``."""
         if self._state is _ENDED:
             return
         body = source.take_whole()
@@ -194,7 +188,6 @@ class ServerExchange(ExchangeSide):
             self._connection_writer.uncork()
 
     def fail(self, status: int, text: str) -> None:
-        """See ``IExchange``."""
         if self.head_sent:
             self.abort()
         else:
@@ -208,7 +201,6 @@ class ServerExchange(ExchangeSide):
         headers: Iterable[tuple[str, str]] = (),
         in_status_line: bool = False,
     ) -> None:
-        """See ``IExchange``."""
         if self.head_sent:
             self.abort()
         elif self._state is not _ENDED:
@@ -233,7 +225,6 @@ class ServerExchange(ExchangeSide):
         self._connection.switch(response, protocol, isolated=self.head.method == b"CONNECT")
 
     def abort(self) -> None:
-        """See ``IExchange``."""
         if self._state is not _ENDED:
             # Flush what is corked, so that the client sees a truncated response rather than none.
             self._connection_writer.uncork()
@@ -250,7 +241,6 @@ class ServerExchange(ExchangeSide):
         return not (self._state is _ENDED or self.reader.ended)
 
     def deliver_body(self, sink: IBodySink) -> None:
-        """See ``IBodySource``."""
         if self._delivering:
             raise RuntimeError("the body is delivered already")
         self._delivering = True
@@ -275,7 +265,6 @@ class ServerExchange(ExchangeSide):
         return self._state is _ENDED
 
     def on_end(self, callback: Callable[[ExchangeFailed | None], object]) -> None:
-        """See ``IExchange``."""
         if self._state is _ENDED:
             callback(self._error)
         else:

@@ -49,12 +49,10 @@ class BodyBuffer:
         self._trailers: Fields = ()
 
     def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
         self.size += len(data)
         append_piece(self._pieces, data)
 
     def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
         self.complete = True
         self._trailers = trailers
 

@@ -192,7 +192,6 @@ class ListenerHandler:
         self._local = local
 
     def request_received(self, exchange: IExchange) -> None:
-        """See ``IRequestHandler``."""
         self._hub.handle(exchange, self._local)
 
 

@@ -200,7 +200,6 @@ class LimitedSite(HTTPFactory):
         self._queue: deque[tuple[object, Callable[[], object]]] = deque()
 
     def request_received(self, exchange: IExchange) -> None:
-        """See ``IRequestHandler``."""
         path, _, query = exchange.head.target.decode("ascii").partition("?")
         if exchange.head.method == b"CONNECT" or not path.startswith("/"):
             exchange.refuse(400, "the target of a request is a path: it begins with /")
@@ -209,7 +208,6 @@ class LimitedSite(HTTPFactory):
         _ = Deferred.fromCoroutine(self._handle(exchange, path, query))
 
     def forget(self, connection: ServerConnection) -> None:
-        """See ``ConnectionsFactory``."""
         super().forget(connection)
         self.in_progress.discard(connection.transport)
 

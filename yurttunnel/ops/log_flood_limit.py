@@ -44,7 +44,6 @@ class FloodLimit:
         self._call_sites = BoundedDict[tuple[object, object], _Period](MAX_CALL_SITES)
 
     def __call__(self, event: LogEvent) -> None:
-        """See :class:`ILogObserver`."""
         # Lines written to sys.stderr, which have that field, count as one place.
         if event.get("log_level") not in _LIMITED or "log_io" in event:
             self._observer(event)

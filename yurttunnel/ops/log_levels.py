@@ -91,7 +91,6 @@ class LogLevelFilter:
 
     # Returns a constant of PredicateResult, which has no type.
     def __call__(self, event: LogEvent) -> Any:
-        """See :class:`ILogFilterPredicate`."""
         namespace = event.get("log_namespace") or ""
         if namespace == REQUESTS:
             shown = self._request_levels

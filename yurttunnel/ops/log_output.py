@@ -106,7 +106,6 @@ class LogOutput:
         self._lost_before = 0
 
     def __call__(self, event: LogEvent) -> None:
-        """See :class:`ILogObserver`."""
         line = self._format(event)
         if not line:
             return

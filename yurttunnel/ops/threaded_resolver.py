@@ -73,7 +73,6 @@ class ThreadedResolver:
         addressTypes: Sequence[type[IAddress]] | None = None,
         transportSemantics: str = "TCP",
     ) -> IHostResolution:
-        """See ``IHostnameResolver``."""
         resolution = _Resolution(hostName, resolutionReceiver)
         resolutionReceiver.resolutionBegan(resolution)
         kinds = {_FAMILIES[each] for each in addressTypes or _FAMILIES if each in _FAMILIES}

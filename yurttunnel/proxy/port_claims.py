@@ -94,7 +94,6 @@ class PortClaims:
     def claim(
         self, services: Mapping[Key, VirtualService]
     ) -> Generator[str, None, Mapping[tuple[Key, Portal], str]]:
-        """See :class:`IPortClaims`."""
         wanted = yield from self._wanted(services)
         # A socket for one address would conflict with the one for all addresses.
         needed = {
@@ -124,7 +123,6 @@ class PortClaims:
         return problems
 
     def release(self) -> None:
-        """See :class:`IPortClaims`."""
         self._close(list(self._sockets))
         self._owners.clear()
 

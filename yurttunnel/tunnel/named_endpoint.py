@@ -59,7 +59,6 @@ class _RotatingReactor:
     def resolveHostName(
         self, resolutionReceiver: IResolutionReceiver, *args: Any, **kwargs: Any
     ) -> IHostResolution:
-        """See ``IHostnameResolver``."""
         receiver = _RotatedAddresses(resolutionReceiver, self._skip())
         return self._reactor.nameResolver.resolveHostName(receiver, *args, **kwargs)
 

@@ -57,13 +57,11 @@ class CachedList:
         self.sizes: Sequence[int] = snapshot.sizes
 
     def read(self) -> Deferred[Sequence[Item]]:
-        """See :class:`ICachedList`."""
         if self._is_closed:
             return fail(CacheFailed("a list was not read to its end in time"))
         return with_timeout(self._clock, self._in_reader(self._snapshot.read))
 
     def close(self) -> None:
-        """See :class:`ICachedList`."""
         if not self._is_closed:
             self._timer.cancel()
             self._close()

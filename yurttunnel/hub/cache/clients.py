@@ -113,7 +113,6 @@ class EvictClients(Write):
         self._caches = caches
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         rows = connection.execute("SELECT DISTINCT client FROM collections").fetchall()
         # A client is a component, followed by the owner of its token unless that is the node.
         gone = [client for (client,) in rows if not self._caches(client.partition(" ")[0])]
@@ -124,7 +123,6 @@ class CountHour(Write):
     """Counts an hour, evicts clients without a request for a long time, and shrinks the file."""
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         connection.execute("UPDATE hours SET hour = hour + 1")
         rows = connection.execute(
             "SELECT client FROM collections WHERE client <> ? GROUP BY client"
@@ -154,7 +152,6 @@ class MakeRoom(Write):
         self._number = number
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         done = self._evict_one(connection)
         if done == WriteResult():
             raise NothingToEvict
@@ -193,7 +190,6 @@ class LimitGuests(Write):
         self._max_documents = max_documents
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         gone_documents = documents.evict_over(connection, self._max_documents)
         max_size = self._max_size - documents.size(connection)
         guests = [each for each in _usages(connection) if self._is_guest(each.client)]

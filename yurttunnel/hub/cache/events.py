@@ -38,7 +38,6 @@ class StoreEvent(Write):
         self._row = (path, content_type, body, token, owner)
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         connection.execute(
             "INSERT INTO events (path, content_type, body, token, owner) VALUES (?, ?, ?, ?, ?)",
             self._row,
@@ -56,7 +55,6 @@ class EvictEvents(Write):
     size = 0
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         lost = sum(
             connection.execute(beyond, (MIN_EVENT_SIZE, most)).rowcount
             for beyond, most in ((_OF_ACCOUNTS, OWNER_SHARE), (_OF_ALL, MAX_BYTES))
@@ -80,7 +78,6 @@ class DeleteEvent(Write):
         self._id = id
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         deleted = connection.execute("DELETE FROM events WHERE id = ?", (self._id,))
         return WriteResult(events=-deleted.rowcount)
 

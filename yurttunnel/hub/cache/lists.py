@@ -137,7 +137,6 @@ class Page(Write):
         self._pages = pages
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         version = version_of(self._meta.version)
         of = self._scope.collection
         collection = objects.upsert_collection(connection, of, self._meta.type, version)
@@ -166,7 +165,6 @@ class Page(Write):
         return WriteResult(mark_written, len(self._items) - mark_written)
 
     def drop(self) -> Iterable[Collection]:
-        """See :class:`~yurttunnel.hub.cache.writes.Write`."""
         if self._pages is not None:
             self._pages.mark_lost()
         return (self._scope.collection,)
@@ -197,7 +195,6 @@ class Listing:
         self.is_over = False
 
     def add(self, items: Sequence[Item]) -> None:
-        """See :class:`IIncomingList`."""
         if self.is_over:
             return
         self._items += items
@@ -207,7 +204,6 @@ class Listing:
         self._incoming.make_room(self)
 
     def lag(self, size: int, ended: bool) -> bool:
-        """See :class:`IIncomingList`."""
         if self.is_over:
             return False
         self._queue.size += size - self._lag
@@ -223,7 +219,6 @@ class Listing:
         return self._size + self._lag
 
     def complete(self, meta: ListMeta) -> None:
-        """See :class:`IIncomingList`."""
         if self.is_over:
             return
         size = self._size + scope_size(self.scope)
@@ -247,7 +242,6 @@ class Listing:
         self._queue.put_at_once(Page(self.scope, meta, items, size, pages), owner)
 
     def abandon(self) -> None:
-        """See :class:`IIncomingList`."""
         self._release()
         reserved, self._reserved = self._reserved, None
         if reserved is not None:

@@ -159,17 +159,14 @@ class Cache(Service):
         await self._writer.stop(self._close_reader)
 
     def problem(self) -> str | None:
-        """See :class:`ICache`."""
         return self._writer.problem()
 
     def upsert(self, collection: Collection, meta: TypeMeta, item: Item) -> None:
-        """See :class:`ICache`."""
         key = Key(collection, item.namespace, item.name)
         queue = self._writer.queue(collection.client)
         queue.change(key, Change(version_of(item.version), meta, item))
 
     def remove(self, scope: Scope, item: Item) -> None:
-        """See :class:`ICache`."""
         part = changing_part(scope)
         scope_exit = ScopeExit(part, item._replace(body=b"")) if has_selectors(part) else None
         key = Key(scope.collection, item.namespace, item.name)
@@ -179,22 +176,18 @@ class Cache(Service):
     def remove_object(
         self, client: str, resource: str, namespace: str, name: str, version: str = ""
     ) -> None:
-        """See :class:`ICache`."""
         self._put(clients.remove_object(client, resource, namespace, name, version), client)
 
     def mark_changed(
         self, client: str, resource: str, namespace: str, version: str, name: str = ""
     ) -> None:
-        """See :class:`ICache`."""
         self._put(clients.mark_changed(client, resource, namespace, version, name), client)
 
     def advance(self, scope: Scope, since: str, version: str) -> None:
-        """See :class:`ICache`."""
         queue = self._writer.queue(scope.collection.client)
         queue.advance(scope, version_of(since), version_of(version))
 
     def record_use(self, collection: Collection) -> None:
-        """See :class:`ICache`."""
         if collection not in self._used:
             self._note_use(collection)
             self._put(clients.record_use(collection), collection.client)
@@ -204,12 +197,10 @@ class Cache(Service):
         queue.put(write, queue.owner_of(client))
 
     def evict(self, caches: Callable[[str], bool]) -> None:
-        """See :class:`ICache`."""
         for queue in (self._writer.own, self._writer.guests):
             queue.put(clients.EvictClients(caches))
 
     def begin_list(self, scope: Scope, continue_token: str) -> IIncomingList:
-        """See :class:`ICache`."""
         self._note_use(scope.collection)
         client = scope.collection.client
         is_guest = self._is_guest(client)
@@ -217,26 +208,21 @@ class Cache(Service):
         return self._incoming[is_guest].begin(scope, continue_token, owner)
 
     def get(self, collection: Collection, namespace: str, name: str) -> Deferred[Stored | None]:
-        """See :class:`ICache`."""
         return self._read(
             lambda connection: reading.find(connection, collection, namespace, name),
             self._writer.queue(collection.client),
         )
 
     def list(self, scope: Scope) -> Deferred[ICachedList | None]:
-        """See :class:`ICache`."""
         return self._with_timeout(self._list(scope))
 
     def known_version(self, scope: Scope) -> Deferred[str | None]:
-        """See :class:`ICache`."""
         return self._with_timeout(self._known_to(scope))
 
     def store_document(self, client: str, path: str, form: str, document: CachedDocument) -> None:
-        """See :class:`ICache`."""
         self._writer.guests.put(documents.store(client, path, form, document), documents.OWNER)
 
     def document(self, client: str, path: str, form: str) -> Deferred[CachedDocument | None]:
-        """See :class:`ICache`."""
         return self._read(
             lambda connection: documents.find(connection, client, path, form), self._writer.guests
         )
@@ -244,18 +230,15 @@ class Cache(Service):
     def store_event(
         self, path: str, content_type: str, body: bytes, token: str, owner: str = ""
     ) -> None:
-        """See :class:`ICache`."""
         self._event_queue(token).put(events.StoreEvent(path, content_type, body, token, owner))
 
     def event_problem(self, token: str) -> str | None:
-        """See :class:`ICache`."""
         return self._writer.event_problem(self._event_queue(token))
 
     def _event_queue(self, token: str) -> WriteQueue:
         return self._writer.guests if token else self._writer.own
 
     def stored_events(self, max_bytes: int) -> Deferred[Sequence[StoredEvent]]:
-        """See :class:`ICache`."""
         return self._read(
             lambda connection: events.oldest(connection, max_bytes),
             self._writer.own,
@@ -263,7 +246,6 @@ class Cache(Service):
         )
 
     def delete_event(self, id: int) -> None:
-        """See :class:`ICache`."""
         self._writer.own.put(events.DeleteEvent(id))
 
     def store_token(self, digest: bytes, owner: str, until: float) -> None:
@@ -283,7 +265,6 @@ class Cache(Service):
         self._unwritten_tokens = self._unwritten_tokens.union(digests) & self._accepted.keys()
 
     def token_owner(self, digest: bytes) -> Deferred[str | None]:
-        """See :class:`ICache`."""
         if digest in self._refused_tokens:
             return succeed(None)
         now = time_of_day(self._clock)

@@ -79,13 +79,11 @@ class Statements(Write):
         self._dropped = dropped
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`Write`."""
         for statement, values in self._statements:
             connection.execute(statement, values)
         return WriteResult()
 
     def drop(self) -> Iterable[Collection]:
-        """See :class:`Write`."""
         self._dropped()
         return ()
 
@@ -169,7 +167,6 @@ class Changes(Write):
         return key.collection
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`Write`."""
         by_collection: dict[Collection, list[tuple[Key, Change]]] = {}
         for each in self.by_key.items():
             by_collection.setdefault(each[0].collection, []).append(each)
@@ -191,7 +188,6 @@ class Changes(Write):
         return WriteResult(sum(each.written for each in done), sum(each.unchanged for each in done))
 
     def drop(self) -> Iterable[Collection]:
-        """See :class:`Write`."""
         return {key.collection for key in self.by_key} | {part.collection for part in self.exits}
 
 
@@ -213,7 +209,6 @@ class Deletions(Write):
         ]
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`Write`."""
         removed: dict[Collection, list[tuple[str, str, Version]]] = {}
         for key, version in self._keys:
             removed.setdefault(key.collection, []).append((key.namespace, key.name, version))
@@ -258,7 +253,6 @@ class MarkIncomplete(Write):
         self.of_all = of_all
 
     def execute(self, connection: Connection) -> WriteResult:
-        """See :class:`Write`."""
         for collection in self.collections:
             objects.mark_incomplete(connection, collection)
         if self.of_all is not None:

@@ -66,14 +66,12 @@ class RedirectFilter:
         site.reach.on_changed.append(changed)
 
     def applies(self, request: ApiRequest) -> bool:
-        """See :class:`IFilter`."""
         return bool(self._site.host) and self._matches(request)
 
     def _matches(self, request: ApiRequest) -> bool:
         return matches(request, self.group, {self.resource}, READ_VERBS, self.only)
 
     def change(self, obj: Object) -> Object:
-        """See :class:`IFilter`."""
         if self._site.reach.reached and self.only in (None, name_of(obj)):
             self._redirect(obj)
         return obj

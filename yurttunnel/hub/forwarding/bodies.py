@@ -32,7 +32,6 @@ class _Wrapped:
     has_body: bool
 
     def deliver_body(self, sink: IBodySink) -> None:
-        """See ``IBodySource``."""
         source = self._source
         # Looked up once, because they are called for each piece that does not fit into the buffer.
         self.pauseProducing = source.pauseProducing  # type: ignore[method-assign] # see above
@@ -48,15 +47,12 @@ class _Wrapped:
         raise NotImplementedError
 
     def pauseProducing(self) -> None:
-        """See ``IPushProducer``."""
         self._source.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """See ``IPushProducer``."""
         self._source.resumeProducing()
 
     def stopProducing(self) -> None:
-        """See ``IPushProducer``."""
         self._source.stopProducing()
 
 
@@ -97,7 +93,6 @@ class InlineParse(_Wrapped):
         return self
 
     def take_whole(self) -> bytes | None:
-        """See ``IBodySource``."""
         body = self._source.take_whole()
         cacher = self._cacher
         if body is not None and cacher is not None:
@@ -110,12 +105,10 @@ class InlineParse(_Wrapped):
         return body
 
     def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
         self._forward(data)
         self._parse(data)
 
     def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
         self._end()
         self._sink.finish(trailers)
 
@@ -206,7 +199,6 @@ class ChangedBody:
         self._ended = False
 
     def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
         if not self._ended:
             self._forward(lambda: self._read(data))
 

@@ -26,12 +26,10 @@ class CachedResponse(ExchangeWrapper):
         return self._begun and self.exchange.head_sent
 
     def send_head(self, status: int, fields: Fields = (), reason: bytes = b"") -> None:
-        """See ``IExchange``."""
         self._check()
         self.exchange.send_head(status, fields, reason)
 
     def respond(self, status: int, fields: Fields = (), body: bytes = b"") -> None:
-        """See ``IExchange``."""
         self._check()
         self.exchange.respond(status, fields, body)
 

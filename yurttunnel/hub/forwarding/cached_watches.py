@@ -80,7 +80,6 @@ class CachedWatches:
     def track(
         self, caller: Caller, request: ApiRequest, end: Callable[[], object]
     ) -> Callable[[], None]:
-        """See :class:`IWatchTracker`."""
         return self._watches.track(caller, request, lambda: self._state(caller, request), end)
 
     def _is_owned(self, caller: Caller) -> bool:

@@ -82,7 +82,6 @@ class DeferredParse:
         self._is_scheduled = self._data_arrived = self._has_ended = self._is_over = False
 
     def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
         self._forward(data)
         if self._is_over:
             return
@@ -95,7 +94,6 @@ class DeferredParse:
             self._scheduler.schedule(self._steps())
 
     def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
         self._has_ended = True
         if not self._is_scheduled and not self._is_over:
             # A short body is read at its end.

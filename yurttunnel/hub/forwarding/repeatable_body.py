@@ -55,7 +55,6 @@ class RepeatableBody:
             self._exchange.resumeProducing()
 
     def write(self, data: bytes) -> None:
-        """See ``IBodySink``."""
         if self._pieces is not None:
             self._size += len(data)
             if self._size > self._max_size:
@@ -65,6 +64,5 @@ class RepeatableBody:
         self._sink.write(data)
 
     def finish(self, trailers: Fields = ()) -> None:
-        """See ``IBodySink``."""
         self._complete = True
         self._sink.finish(trailers)

@@ -46,16 +46,13 @@ class Backpressure:
         return succeed(None)
 
     def pauseProducing(self) -> None:
-        """See ``IPushProducer``."""
         self._paused = True
 
     def resumeProducing(self) -> None:
-        """See ``IPushProducer``."""
         self._paused = False
         self._go_on()
 
     def stopProducing(self) -> None:
-        """See ``IPushProducer``."""
         self.ended = True
         self._go_on()
 

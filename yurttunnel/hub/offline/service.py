@@ -95,12 +95,10 @@ class Offline(MultiService):
         return stopped
 
     def respond(self, call: HubCall) -> None:
-        """See :class:`IOffline`."""
         call.exchange.on_end(lambda error: self._count(call))
         _ = self._begin(call).addErrback(self._failed, call)
 
     def respond_if_cached(self, call: HubCall) -> Deferred[bool]:
-        """See :class:`IOffline`."""
         return self._begin(call).addCallbacks(
             self._answered, self._not_cached, callbackArgs=(call,), errbackArgs=(call,)
         )

@@ -173,7 +173,6 @@ class Health(MultiService):
             self.servers[server] = each
 
     def on_change(self, callback: Callable[[bool], object]) -> None:
-        """See ``IConnectivity``."""
         self._callbacks.append(callback)
 
     def on_known(self, callback: Callable[[], object]) -> None:

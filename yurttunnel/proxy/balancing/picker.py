@@ -90,7 +90,6 @@ class EndpointPicker:
             self._apply_endpoints()
 
     def pick(self, client: str, tried: Collection[Endpoint]) -> Endpoint | None:
-        """See :class:`IEndpointPicker`."""
         if self._affinity is None:
             state = self._choose(tried)
         else:
@@ -101,13 +100,11 @@ class EndpointPicker:
         return state.endpoint
 
     def connected(self, endpoint: Endpoint) -> None:
-        """See :class:`IEndpointPicker`."""
         state = self._states.get(endpoint)
         if state is not None and self._ejections.connected(state):
             self._scheduler.add(state)
 
     def failed(self, endpoint: Endpoint, why: str) -> None:
-        """See :class:`IEndpointPicker`."""
         state = self._states.get(endpoint)
         if state is None:
             return
@@ -118,13 +115,11 @@ class EndpointPicker:
             self._scheduler.remove(state)
 
     def ended(self, endpoint: Endpoint) -> None:
-        """See :class:`IEndpointPicker`."""
         state = self._states.get(endpoint)
         if state is not None:
             self._count(state, -1)
 
     def endpoints(self) -> Sequence[EndpointStats]:
-        """See :class:`IEndpointPicker`."""
         return [state.stats() for state in self._current()]
 
     # -- helpers -------------------------------------------------------------------------------

@@ -112,11 +112,9 @@ class KernelMode(Service):
         """Why dead endpoints are not detected; ``None`` if they are."""
 
     def supports(self, service: VirtualService) -> bool:
-        """See :class:`IKernelMode`."""
         return kernel_supports(service)
 
     def problems(self, service: VirtualService) -> Iterator[Problem]:
-        """See :class:`IKernelMode`."""
         if service.least_connections:
             yield Problem(
                 str(service.key.name),
@@ -125,15 +123,12 @@ class KernelMode(Service):
             )
 
     def endpoints(self, service: VirtualService) -> Sequence[EndpointStats]:
-        """See :class:`IKernelMode`."""
         return self.ejections.endpoints(service.key.protocol, service.endpoints)
 
     def stats(self, service: VirtualService) -> KernelStats:
-        """See :class:`IKernelMode`."""
         return self.counts.of(service)
 
     def totals(self) -> Mapping[Protocol, int]:
-        """See :class:`IKernelMode`."""
         return self.counts.totals()
 
     def startService(self) -> None:

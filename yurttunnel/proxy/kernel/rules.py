@@ -82,7 +82,6 @@ class KernelRules:
         return self._nftables.backend
 
     async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
-        """See :class:`IRules`."""
         former = {each.service.key: each for each in self._proxied or ()}
         self._set_services(proxied)
         self._ejections.retain(lambda target: self.siblings(target) is not None)
@@ -95,7 +94,6 @@ class KernelRules:
         return await self._lock.run(self._nftables.remove, versions)
 
     def generation(self) -> int | None:
-        """See :class:`IRules`."""
         return self._nftables.generation()
 
     def siblings(self, target: Target) -> Collection[Endpoint] | None:

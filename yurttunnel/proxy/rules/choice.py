@@ -51,7 +51,6 @@ class ChosenRules:
         return "auto" if self._chosen is None else str(self._chosen.backend)
 
     async def apply(self, proxied: Sequence[ProxiedService]) -> Applied:
-        """See :class:`IRules`."""
         try:
             if self._chosen is None:
                 applied = await self._apply_first(proxied)
@@ -68,7 +67,6 @@ class ChosenRules:
         return bool(await remove_everything([self._iptables, self._nftables], versions))
 
     def generation(self) -> int | None:
-        """See :class:`IRules`."""
         return None if self._chosen is None else self._chosen.generation()
 
     async def _apply_first(self, proxied: Sequence[ProxiedService]) -> Applied:

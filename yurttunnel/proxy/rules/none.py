@@ -37,17 +37,14 @@ class NoRules:
         return Applied()
 
     async def remove(self, versions: Collection[int] = VERSIONS) -> bool:
-        """See :class:`IRules`."""
         return False
 
     def generation(self) -> int | None:
-        """See :class:`IRules`."""
         return None
 
     def claim(
         self, services: Mapping[Key, VirtualService]
     ) -> Generator[str, None, Mapping[tuple[Key, Portal], str]]:
-        """See :class:`IPortClaims`."""
         yield ""
         return {}
 
@@ -55,7 +52,6 @@ class NoRules:
         """See :class:`IPortClaims`."""
 
     def delete_entries(self, version: int, stale: Collection[StaleFlows]) -> Deferred[int]:
-        """See :class:`IConntrack`."""
         return succeed(0)
 
 

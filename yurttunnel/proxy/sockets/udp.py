@@ -60,7 +60,6 @@ class UdpSockets:
         self.buffer = memoryview(bytearray(MAX_DATAGRAM_BYTES))
 
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
-        """See :class:`IProxySockets`."""
         listener = self.allocator.open(service.key)
         try:
             enable_local_address(listener)
@@ -109,7 +108,6 @@ class UdpProxySocket:
     # -- IProxySocket --------------------------------------------------------------------------
 
     def update(self, service: VirtualService) -> None:
-        """See :class:`IProxySocket`."""
         self._service = service
         for endpoint in self._by_endpoint.keys() - set(service.endpoints):
             self._end_all(iter(list(self._by_endpoint[endpoint])))
@@ -126,7 +124,6 @@ class UdpProxySocket:
         return stopped
 
     def stats(self) -> SocketStats:
-        """See :class:`IProxySocket`."""
         return SocketStats(len(self.clients), self._total, self._failed, self._received, self.sent)
 
     # -- IReadWriteDescriptor ------------------------------------------------------------------

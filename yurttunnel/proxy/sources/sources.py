@@ -110,11 +110,9 @@ class Sources(MultiService):
         return stopped
 
     def state(self) -> DesiredState | None:
-        """See :class:`IDesiredStateSource`."""
         return self._state
 
     def problem(self) -> str | None:
-        """See :class:`IDesiredStateSource`."""
         if self._informers is not None and (missing := self._informers.problem()) is not None:
             return missing
         if self._file is not None and self._file.problems:

@@ -152,7 +152,6 @@ class ConnectCall:
         self._opened: IStream | None = None
 
     def request_received(self, exchange: IExchange) -> None:
-        """See ``IRequestHandler``."""
         self._exchange = exchange
         head = exchange.head
         try:

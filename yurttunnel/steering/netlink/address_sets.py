@@ -77,7 +77,6 @@ class AddressSets:
         self._clock = clock
 
     def supported(self) -> Deferred[bool]:
-        """See :class:`IAddressSets`."""
         return self._run(partial(_with_table, "cannot query the kernel for its sets", _supported))
 
     def put(self, name: str, version: int, addresses: Collection[Address]) -> Deferred[bool]:

@@ -81,8 +81,6 @@ class Authorization:
         self._warnings = RateLimitedLog(clock, self._log)
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
-
         def authorized(request: InterceptedRequest) -> None:
             exchange = request.exchange
             if not exchange.secure:

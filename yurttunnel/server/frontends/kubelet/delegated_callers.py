@@ -132,8 +132,6 @@ class DelegatedCallers:
         self._warnings = RateLimitedLog(clock, self._log)
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
-
         def decided(request: InterceptedRequest) -> None:
             try:
                 request.destination = self._destination(request)

@@ -46,8 +46,6 @@ class HostNames:
         self._nodes_named = nodes_named
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
-
         def checked(request: InterceptedRequest) -> None:
             exchange = request.exchange
             try:

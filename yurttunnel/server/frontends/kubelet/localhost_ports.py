@@ -34,8 +34,6 @@ class LocalhostPorts:
         self._ports = ports
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
-
         def redirected(request: InterceptedRequest) -> None:
             destination = request.destination
             if destination is not None and destination.port in self._ports.ports.localhost:

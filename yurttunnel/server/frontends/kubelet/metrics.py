@@ -165,8 +165,6 @@ class RequestMetrics:
         self._failures = failures
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
-
         def counted(request: InterceptedRequest) -> None:
             labels = request.verb, request.path_class
             began = self._clock.seconds()

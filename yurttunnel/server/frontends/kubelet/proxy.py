@@ -38,7 +38,6 @@ class Interceptor:
         self._request_ids = RequestIds()
 
     def request_received(self, exchange: IExchange) -> None:
-        """See ``IRequestHandler``."""
         proposed = exchange.head.by_name.get(b"x-request-id", ())
         self._handler(InterceptedRequest(exchange, self._request_ids.from_caller(proposed)))
 

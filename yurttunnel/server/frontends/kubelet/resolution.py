@@ -82,8 +82,6 @@ class Resolution:
         self._pods = pods
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
-
         def resolved(request: InterceptedRequest) -> None:
             exchange = request.exchange
             if request.destination is None:

@@ -48,8 +48,6 @@ class Trace:
         self._callers: WeakKeyDictionary[ITransport, _Peer] = WeakKeyDictionary()
 
     def wrap(self, handler: Handler) -> Handler:
-        """See :class:`IMiddleware`."""
-
         def traced(request: InterceptedRequest) -> None:
             began = self._clock.seconds()
             peer = self._peer(request.exchange.transport)
