@@ -101,7 +101,6 @@ class MastersOnly:
     """
 
     def check(self, user: User, request: Request) -> None:
-        """Return if the request is allowed, else raise Forbidden; see ``IAuthorizer``."""
         if MASTERS not in user.groups:
             text = f'User "{user.name}" is not in the group {MASTERS}, which alone may use this API'
             raise errors.ApiError(403, "Forbidden", f"forbidden: {text}", {})

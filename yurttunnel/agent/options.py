@@ -273,7 +273,6 @@ class Options(CommandOptions[Settings]):
     _log = Logger()
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` that names the flag and the fix."""
         bundle_path(self)
         # First, because some values that are missing have a default without a cluster.
         mode = self._standalone() if self.is_given(STANDALONE) else self._cluster()

@@ -149,7 +149,6 @@ class ClientOptions(CommandOptions[None]):
         return entry.name in self._command_line
 
     def help(self) -> Help:
-        """Return the help of the command and its flags."""
         names = [each.name for each in self.words]
         optional = [f"[{name}]" for name in names[self.required :]]
         hidden = (IN_CLUSTER, STATE_DIR) if self.behind_kubectl else ()
@@ -160,7 +159,6 @@ class ClientOptions(CommandOptions[None]):
         )
 
     def parseArgs(self, *arguments: str) -> None:
-        """Store the positional arguments."""
         if missing := self.words[len(arguments) : self.required]:
             raise usage.UsageError(f"{missing[0].name} is missing: give {missing[0].expected}")
         super().parseArgs(*arguments[len(self.words) :])

@@ -339,11 +339,9 @@ class ClientConnection(HTTPConnection):
     # -- ends ----------------------------------------------------------------------------------
 
     def input_ended(self) -> None:
-        """Handle the end of the origin's sending direction."""
         self._end_with(Failure(ConnectionDone()))
 
     def connection_ended(self, reason: Failure) -> None:
-        """Handle the end of the connection."""
         if self._closing_timer is not None:
             self._closing_timer.cancel()
             self._closing_timer = None

@@ -86,7 +86,6 @@ class ClientExchange(ExchangeSide):
 
     @property
     def receivable(self) -> bool:
-        """Whether more of the response body may arrive."""
         return self._state in (_UNWANTED, _READING)
 
     @property
@@ -149,7 +148,6 @@ class ClientExchange(ExchangeSide):
 
     @property
     def ended(self) -> bool:
-        """Whether the exchange is complete or has failed."""
         return self._state is _ENDED
 
     def abort(self) -> None:

@@ -237,7 +237,6 @@ class ServerExchange(ExchangeSide):
 
     @property
     def receivable(self) -> bool:
-        """Whether more of the request body may arrive."""
         return not (self._state is _ENDED or self.reader.ended)
 
     def deliver_body(self, sink: IBodySink) -> None:

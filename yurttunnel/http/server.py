@@ -218,5 +218,4 @@ class HTTPFactory(ConnectionsFactory):
         self._handler = handler
 
     def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
-        """Return the protocol for a new connection."""
         return ServerConnection(self, self._handler)

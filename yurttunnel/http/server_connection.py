@@ -364,7 +364,6 @@ class ServerConnection(HTTPConnection):
                 self._close(True)
 
     def input_ended(self) -> None:
-        """Handle the end of the client's sending direction."""
         exchange = self._exchange
         factory = self._factory
         if self._closing:

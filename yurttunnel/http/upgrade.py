@@ -93,7 +93,6 @@ class SplicedSide(Protocol):
         self.transport.abortConnection()
 
     def pauseProducing(self) -> None:
-        """Pause reading."""
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:

@@ -63,7 +63,6 @@ class RetryingPort(Reconciler):
         return self._port is not None
 
     def stopService(self) -> Deferred[bool]:
-        """Close the port."""
         return Deferred.fromCoroutine(self._stop(super().stopService()))
 
     async def _stop(self, stopped: Deferred[bool]) -> bool:

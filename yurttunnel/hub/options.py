@@ -74,7 +74,6 @@ class Options(CommandOptions[Settings]):
     table = flag_table.TABLE
 
     def make_settings(self) -> Settings:
-        """Check and convert all options; raise a ``UsageError`` that names the flag and the fix."""
         bundle_path(self)
         self.dump = self.optional_value(flag_table.DUMP_CACHE, None)
         self.value(flag_table.WORKING_MODE)

@@ -165,7 +165,6 @@ class KubeClient:
     def update(
         self, resource: Resource, body: Object, subresource: str | None = None
     ) -> Deferred[Object]:
-        """Replace an object, or a subresource of it."""
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
         return self._call("PUT", path, body=_typed(resource, body))

@@ -103,7 +103,6 @@ class ApiEndpoint:
         self._rotated()
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect a protocol of ``protocolFactory``."""
         tcp = named_endpoint(
             self._reactor, self._host, self._port, CONNECT_SECONDS, lambda: self.skip
         )

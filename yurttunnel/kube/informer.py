@@ -69,7 +69,6 @@ class Informer(Service):
     def add_handler(
         self, changed: Callable[[Any | None, Any | None], object]
     ) -> Callable[[], None]:
-        """Call ``changed(old, new)`` for all cached values, and for each change."""
         return self._cache.add_handler(changed)
 
     def incomplete(self) -> str | None:
@@ -117,7 +116,6 @@ class Informers(MultiService):
         return informer
 
     def when_synced(self) -> Deferred[None]:
-        """Fire when all existing informers are synced."""
         return Deferred.fromCoroutine(_all_synced(tuple(self._informers.values())))
 
     def problem(self) -> str | None:

@@ -61,7 +61,6 @@ class InterceptionContexts(CallerContexts):
         super().__init__(authority.credentials(self._key, default), names)
 
     def serverConnectionForTLS(self, tlsProtocol: TLSMemoryBIOProtocol) -> SSL.Connection:
-        """Return the TLS state of a connection whose transport is ``tlsProtocol``."""
         connection = super().serverConnectionForTLS(tlsProtocol)
         # The address is read during the handshake: there is no transport yet.
         connection.set_app_data(tlsProtocol)

@@ -115,7 +115,6 @@ class Options(CommandOptions[Settings]):
         return super().read_file(path)
 
     def make_settings(self) -> Settings:
-        """Validate and convert all flags; raises ``UsageError`` with the flag and the fix."""
         bundle_path(self)
         mode, back_end = self.value(flag_table.MODE), self.value(flag_table.PROXY_BACKEND)
         if mode is Mode.KERNEL and back_end in (BackEnd.IPTABLES, BackEnd.NONE):

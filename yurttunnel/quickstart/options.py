@@ -200,7 +200,6 @@ class Options(CommandOptions[Settings]):
     table = (CHECK, STATE_DIR, PORT, NODE_NAME, TUNNELSERVER_ADDR, FIREWALL)
 
     def make_settings(self) -> Settings:
-        """Validate and convert everything; raise ``UsageError`` that names the flag and the fix."""
         if self.is_given(FIREWALL) and os.geteuid() != 0:
             raise usage.UsageError(
                 "--firewall: only root changes the firewall: leave it out, or run this by sudo"

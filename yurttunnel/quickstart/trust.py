@@ -138,7 +138,6 @@ class NodeAndMasters:
         self._user = f"system:node:{node}"
 
     def check(self, user: User, request: Request) -> None:
-        """Return if the request is allowed, else raise Forbidden; see ``IAuthorizer``."""
         if user.name != self._user or not _is_for_nodes(request.method, request.target):
             _MASTERS_ONLY.check(user, request)
 

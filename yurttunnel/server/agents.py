@@ -194,7 +194,6 @@ class AgentListener(Factory):
     # -- Factory, ConnectionOwner --------------------------------------------------------------
 
     def buildProtocol(self, addr: IAddress | None) -> SessionConnection:
-        """Return the protocol for a connection."""
         connection = SessionConnection(self._context.clock, self, self._others)
         self._unfinished.add(connection)
         return connection

@@ -118,7 +118,6 @@ class ClusterServerTrust(ServerTrust):
         )
 
     def stats(self) -> ClusterTrustStats:
-        """Return the values of the metrics."""
         return replace(super().stats(), common_certificates=self._common_certificates)
 
 

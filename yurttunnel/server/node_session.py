@@ -113,7 +113,6 @@ class NodeSession:
     def open_without_fallback(
         self, host: str, port: int, timeout: float, request_id: str, holder: Holder = OTHER
     ) -> Deferred[IStream]:
-        """Open a stream to a target at the node in this session."""
         if self._agent_state is _AgentState.MISSING:
             self.tunnel.dial_answered(Code.SESSION_LOST)
             return fail(self._missing())

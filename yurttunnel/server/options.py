@@ -150,7 +150,6 @@ class Options(CommandOptions[Settings]):
     table = flag_table.TABLE
 
     def make_settings(self) -> Settings:
-        """Check and convert everything; raises ``UsageError`` that names the flag and the fix."""
         bundle_path(self)
         bind_address = self.optional_value(flag_table.BIND_ADDRESS, unspecified_address())
         resume_window = self.value(flag_table.RESUME_WINDOW)

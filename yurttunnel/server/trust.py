@@ -100,7 +100,6 @@ class ServerTrust(Trust):
         self._is_built = True
 
     def warning(self) -> str | None:
-        """Return which renewals or reloads fail, while the current files are still valid."""
         client_ca = None if self._client_ca is None else self._client_ca.problem
         return join_sentences((super().warning(), client_ca))
 

@@ -113,11 +113,9 @@ class Flow:
         self._transport = transport
 
     def pauseProducing(self) -> None:
-        """Pause reading."""
         self._transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Resume reading."""
         self._transport.resumeProducing()
 
     def stopProducing(self) -> None:

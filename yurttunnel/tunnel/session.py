@@ -495,7 +495,6 @@ class TunnelSession:
         self._busy = True
 
     def resumeProducing(self) -> None:
-        """Resume sending."""
         self._busy = False
         self.flush()
 

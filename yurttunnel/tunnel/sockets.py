@@ -127,7 +127,6 @@ class TunedEndpoint:
         self._tune = tune
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect a protocol of ``protocolFactory``."""
         return self._endpoint.connect(protocolFactory).addCallback(self._connected)
 
     def _connected(self, protocol: Any) -> IProtocol:

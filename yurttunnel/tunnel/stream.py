@@ -125,12 +125,10 @@ class TunnelStream:
 
     @property
     def bytes_received(self) -> int:
-        """The number of payload bytes received from the peer."""
         return self._wire.window.received
 
     @property
     def bytes_sent(self) -> int:
-        """The number of payload bytes passed to the session's connection."""
         return self._wire.sent
 
     def write(self, data: bytes) -> None:
@@ -149,7 +147,6 @@ class TunnelStream:
         self.write(b"".join(data))
 
     def loseWriteConnection(self) -> None:
-        """End the sending direction once written data is flushed; the other one continues."""
         self._finish()
 
     def loseConnection(self) -> None:
@@ -167,11 +164,9 @@ class TunnelStream:
             self._finish()
 
     def abortConnection(self) -> None:
-        """Reset the stream and drop unsent data."""
         self.abort(Code.CANCELLED, "the connection was aborted")
 
     def abort(self, code: Code, text: str) -> None:
-        """Reset the stream with a reason."""
         self._in_user_call = True
         self._session.wire.reset(self._wire, code, text)
         self._in_user_call = False
@@ -184,20 +179,17 @@ class TunnelStream:
         return StreamAddress(self._session.peer_name, f"{host}:{request.port}")
 
     def getHost(self) -> IAddress:
-        """Return the address of this end."""
         return StreamAddress(self._session.local_name, self.request_id)
 
     # -- IPushProducer: data from the peer -----------------------------------------------------
 
     def pauseProducing(self) -> None:
-        """Pause the delivery of data."""
         self._reading = False
         if not self.disconnecting:
             # After a close the user no longer controls reading: the peer's FIN must be received.
             self._session.wire.pause(self._wire)
 
     def resumeProducing(self) -> None:
-        """Resume the delivery of data."""
         self._reading = True
         wire = self._wire
         if not wire.paused or not self._attached or self.disconnecting or wire.closed:
@@ -403,7 +395,6 @@ class StreamRequest:
         self._on_cancel: list[Callable[[], object]] = []
 
     def accept(self) -> IStream:
-        """Answer OK."""
         stream = TunnelStream(self._session, self.request_id)
         if self._cancelled is not None:
             stream.ended_early(self._wire, *self._cancelled)
@@ -415,14 +406,12 @@ class StreamRequest:
         return stream
 
     def fail(self, code: Code, text: str) -> None:
-        """Answer FAIL."""
         if self._cancelled is None:
             self._session.dial_answered(code)
             self._session.wire.refuse(self._wire, code, text)
             self._session.request_flush()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
-        """Register a callback for the peer's cancellation; call it at once if that was before."""
         if self._cancelled is not None:
             callback()
         else:

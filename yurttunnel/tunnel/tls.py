@@ -74,7 +74,6 @@ class TLSEndpoint:
         self._endpoint = endpoint
 
     def connect(self, protocolFactory: IProtocolFactory) -> Deferred[IProtocol]:
-        """Connect a protocol of ``protocolFactory``."""
         secured = client_side(self._reactor, self._creator, protocolFactory)
         return self._endpoint.connect(secured).addCallback(_unwrapped)
 

@@ -121,7 +121,6 @@ class Database(Connection):
             return _contents(connection, self._path), events.count(connection)
 
     def close(self) -> None:
-        """Close the file."""
         super().close()
         self._replace_index(None)
 

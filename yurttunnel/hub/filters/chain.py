@@ -115,7 +115,6 @@ class Filters:
         return find(request)
 
     def change_for(self, caller: Caller, request: ApiRequest) -> Change | None:
-        """Return the change that the response needs."""
         applying = self._applying(request)
         if not applying:
             return None

@@ -322,7 +322,6 @@ class DocumentCacher(_Buffering):
         self._charged = 0
 
     def read(self, data: bytes) -> Sequence[object]:
-        """Buffer the next piece; return nothing."""
         if not self._places.has_room_for(self._holder):
             raise BadBody("this and other incomplete documents are too large together")
         self._charge(self._charged + len(data))
@@ -335,7 +334,6 @@ class DocumentCacher(_Buffering):
         self._cache.store_document("", self._path, self._form, document)
 
     def abandon(self) -> None:
-        """Discard the body."""
         super().abandon()
         self._charge(0)
 

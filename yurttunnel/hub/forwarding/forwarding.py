@@ -246,7 +246,6 @@ class Forwarding(relay.Forwarding):
         return failure
 
     def describe(self, failure: Failure) -> tuple[int, str]:
-        """Return the status and the message for a failed connection."""
         self._unsent = True
         error = failure.value
         if isinstance(error, RequestFailed):
@@ -296,7 +295,6 @@ class Forwarding(relay.Forwarding):
         self._body.deliver(self)
 
     def pause_body(self) -> None:
-        """Pause the request body."""
         if self._body is not None:
             self._body.paused = True
         super().pause_body()
@@ -339,7 +337,6 @@ class Forwarding(relay.Forwarding):
         return options is None or may_be_dry_run(options)
 
     def switch(self, head: ResponseHead) -> None:
-        """Join the connections after a 101."""
         self._response_begins(head.status)
         super().switch(head)
 

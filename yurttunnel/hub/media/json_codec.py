@@ -34,33 +34,25 @@ class JsonCodec:
         self._shape = shape
 
     def list_reader(self, max_item: int) -> IListReader:
-        """Return a reader of one list."""
         return JsonListReader(self._shape, max_item)
 
     def watch_reader(self, max_item: int) -> IWatchReader:
-        """Return a reader of one watch."""
         return JsonWatchReader(self._shape, max_item)
 
     def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
-        """Parse one object."""
         return checked(self._shape.object, body.strip(SPACE))
 
     def deletion(self, body: bytes, type: TypeMeta) -> Deletion:
-        """Return the state of an item's deletion."""
         return checked(lambda item: self._shape.deletion(item, type), body)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
-        """Return an item as a complete object."""
         return self._shape.object_form(meta, body, columns) + b"\n"
 
     def list_writer(self, meta: ListMeta, sizes: Sequence[int]) -> IListWriter:
-        """Return a writer of a list."""
         return JsonListWriter(self._shape, meta, sizes)
 
     def watch_event(self, type: str, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
-        """Return the frame of an event."""
         return event_form(type, self._shape.object_form(meta, body, columns))
 
     def bookmark(self, meta: TypeMeta, version: str, initial_events_end: bool) -> bytes:
-        """Return the frame of a bookmark."""
         return event_form("BOOKMARK", self._shape.bookmark_form(meta, version, initial_events_end))

@@ -68,7 +68,6 @@ class JsonListReader:
         self._columns = b""
 
     def feed(self, data: bytes) -> Sequence[Item]:
-        """Parse the next piece; return the items that it completes."""
         self._text += data
         self._may_be_last = may_be_last(data, self._may_be_last)
         self._items = []
@@ -80,7 +79,6 @@ class JsonListReader:
         return self._items
 
     def finish(self) -> ListMeta:
-        """End the body; raise :class:`BadBody` if the list is incomplete."""
         if self._step is not JsonListReader._end:
             raise BadBody("the list is not complete")
         type = self._shape.item_type(TypeMeta(self._api_version, self._kind))

@@ -131,7 +131,6 @@ class Tables(Objects):
         return checked_type(list_type, TABLE)
 
     def list_type(self, type: TypeMeta) -> TypeMeta:
-        """Return the type of a Table."""
         return type
 
     def object(self, body: bytes) -> tuple[TypeMeta, Item]:
@@ -168,7 +167,6 @@ class Tables(Objects):
         )
 
     def bookmark_form(self, type: TypeMeta, version: str, initial_events_end: bool) -> bytes:
-        """Return the Table of a bookmark."""
         shown = TypeMeta(type.api_version, PARTIAL)
         row = b'{"cells":[],"object":%b}' % super().bookmark_form(
             shown, version, initial_events_end

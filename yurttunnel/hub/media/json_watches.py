@@ -41,7 +41,6 @@ class JsonWatchReader:
         self._events = ValueReader(partial(_event, shape), max_item, SEQUEL)
 
     def feed(self, data: bytes) -> Sequence[WatchEvent]:
-        """Parse the next piece; return the events that it completes."""
         text = self._text
         text += data
         events = []

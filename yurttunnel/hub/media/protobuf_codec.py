@@ -48,7 +48,6 @@ class ProtobufWatchReader:
         self._data = bytearray()
 
     def feed(self, data: bytes) -> Sequence[WatchEvent]:
-        """Parse the next piece; return the events that it completes."""
         self._data += data
         events = []
         at = 0
@@ -108,34 +107,26 @@ class ProtobufCodec:
         self._transform = transform
 
     def list_reader(self, max_item: int) -> IListReader:
-        """Return a reader of one list."""
         return ProtobufListReader(self._transform, max_item)
 
     def watch_reader(self, max_item: int) -> IWatchReader:
-        """Return a reader of one watch."""
         return ProtobufWatchReader(self._transform, max_item)
 
     def read_object(self, body: bytes) -> tuple[TypeMeta, Item]:
-        """Parse one object."""
         type, message = open_envelope(body)
         return type, decode_item(message, transformed_type(type, self._transform))
 
     def deletion(self, body: bytes, type: TypeMeta) -> Deletion:
-        """Return the state of an item's deletion."""
         return deletion_of(body, type)
 
     def object(self, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
-        """Return an item as a complete object."""
         return envelope(meta, body)
 
     def list_writer(self, meta: ListMeta, sizes: Sequence[int]) -> IListWriter:
-        """Return a writer of a list."""
         return ProtobufListWriter(meta, sizes)
 
     def watch_event(self, type: str, meta: TypeMeta, body: bytes, columns: bytes = b"") -> bytes:
-        """Return the frame of an event."""
         return _event_form(type, envelope(meta, body))
 
     def bookmark(self, meta: TypeMeta, version: str, initial_events_end: bool) -> bytes:
-        """Return the frame of a bookmark."""
         return _event_form("BOOKMARK", envelope(meta, bookmark_form(version, initial_events_end)))

@@ -54,7 +54,6 @@ class ProtobufListReader:
         self._meta = ListMeta(UNKNOWN, "")
 
     def feed(self, data: bytes) -> Sequence[Item]:
-        """Parse the next piece; return the items that it completes."""
         self._data += data
         items: list[Item] = []
         if not self._has_begun and not self._begin():
@@ -77,7 +76,6 @@ class ProtobufListReader:
         return items
 
     def finish(self) -> ListMeta:
-        """End the body; raise :class:`BadBody` if the list is incomplete."""
         if self._data or self._list_end is not None or not self._has_list:
             raise BadBody("the list is not complete")
         return self._meta._replace(type=self._item_type)

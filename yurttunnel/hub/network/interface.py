@@ -68,7 +68,6 @@ class NodeInterface(Reconciler):
         return self._problem
 
     def stopService(self) -> Deferred[bool]:
-        """Remove the interface."""
         return Deferred.fromCoroutine(self._stop(super().stopService()))
 
     async def _stop(self, stopped: Deferred[bool]) -> bool:

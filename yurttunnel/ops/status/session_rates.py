@@ -92,7 +92,6 @@ class SessionRates(Service):
         return () if measured is None else measured.round_trips
 
     def startService(self) -> None:
-        """Start sampling."""
         super().startService()
         self._measured_at = self._clock.seconds()
 

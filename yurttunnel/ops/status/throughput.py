@@ -100,13 +100,11 @@ class Throughput(Service):
         return self._timed[name].quantile(part)
 
     def startService(self) -> None:
-        """Start sampling."""
         super().startService()
         self._sampled_at = self._clock.seconds()
         self._call = self._clock.callLater(INTERVAL, self._sample)
 
     def stopService(self) -> None:
-        """Stop sampling."""
         super().stopService()
         call, self._call = self._call, None
         if call is not None:

@@ -130,7 +130,6 @@ class ConnectionCounts(Service):
         self._reading.startService()
 
     def stopService(self) -> Deferred[bool]:
-        """Stop reading."""
         super().stopService()
         return self._reading.stopService()
 

@@ -73,7 +73,6 @@ class PacketLog:
             self._kernel = None
 
     def fileno(self) -> int:
-        """Return the descriptor for the reactor."""
         return -1 if self._kernel is None else self._kernel.fileno()
 
     def logPrefix(self) -> str:

@@ -79,7 +79,6 @@ class Listener:
         self._descriptors.remove(self)
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:

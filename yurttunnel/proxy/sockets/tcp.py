@@ -143,7 +143,6 @@ class TcpProxySocket:
         return self._stopped
 
     def stats(self) -> SocketStats:
-        """Return the counters."""
         return SocketStats(
             active=self._connections.used,
             total=self._total,

@@ -129,7 +129,6 @@ class UdpProxySocket:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket."""
         return self.listener.fileno()
 
     def logPrefix(self) -> str:

@@ -144,7 +144,6 @@ class UdpClient:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket."""
         return self._socket.fileno()
 
     def logPrefix(self) -> str:

@@ -215,7 +215,6 @@ class FileSource(MultiService):
         checks.setServiceParent(self)
 
     def stopService(self) -> Deferred[None]:
-        """Stop the checks."""
         self._thread.end()
         stopped: Deferred[None] = super().stopService()
         return stopped

@@ -95,7 +95,6 @@ class Sources(MultiService):
             self._file.setServiceParent(self)
 
     def startService(self) -> None:
-        """Watch the sources."""
         super().startService()
         self._remove_handlers = [each.add_handler(self._notify) for each in self._watched]
         for each in self._watched:

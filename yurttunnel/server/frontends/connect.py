@@ -92,7 +92,6 @@ class ConnectFactory(Dialer, ConnectionsFactory):
         self.warnings = RateLimitedLog(clock, Call.log)
 
     def buildProtocol(self, addr: IAddress | None) -> ServerConnection:
-        """Return the protocol for one caller."""
         return ServerConnection(self, ConnectCall(self))
 
     def refused(
@@ -110,7 +109,6 @@ class ConnectFactory(Dialer, ConnectionsFactory):
             self.handshake_failures.warn_of_caller(connection.transport, reason)
 
     def evicted(self, connection: ServerConnection) -> None:
-        """Report an eviction."""
         if connection.handshaken:
             self.warnings.warn(
                 "a caller from {address} is disconnected: {max_unread_heads} newer ones have not"

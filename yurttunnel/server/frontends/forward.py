@@ -115,7 +115,6 @@ class ForwardFactory(DialingFactory):
         self.flag = forward.flag
 
     def buildProtocol(self, addr: IAddress | None) -> ForwardProtocol:
-        """Return the protocol for one connection."""
         return ForwardProtocol(self)
 
 
@@ -140,7 +139,6 @@ class ForwardProtocol(DialingConnection):
         self.dial(forward.node, forward.host, forward.port)
 
     def stream_opened(self, stream: IStream) -> None:
-        """Relay."""
         self.join(stream)
 
     def dial_failed(self, error: BaseException) -> None:

@@ -46,11 +46,9 @@ class Iptables:
 
     @property
     def backend(self) -> str:
-        """The kernel's firewall, ``nft`` or ``legacy``."""
         return self._back_end.name
 
     async def apply(self, desired: Interception, set_name: str | None) -> Applied:
-        """Read the rules, and change them in one transaction if they differ."""
         given = desired, set_name
         if self._made is None or self._made[0] != given:
             self._made = given, rules_of(*given)

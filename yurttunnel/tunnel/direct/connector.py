@@ -91,7 +91,6 @@ class SocketConnector:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor of the connecting socket."""
         return -1 if self._socket is None else self._socket.fileno()
 
     def logPrefix(self) -> str:

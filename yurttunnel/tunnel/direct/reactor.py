@@ -65,7 +65,6 @@ class DirectReactor:
     def listenTCP(
         self, port: int, factory: Any, backlog: int = 50, interface: str = ""
     ) -> IListeningPort:
-        """Listen on a TCP port."""
         listening = Port(port, factory, backlog, interface, self._reactor)
         self.take_over(listening)
         listening.startListening()
@@ -104,7 +103,6 @@ class PreparingReactor:
         return getattr(self._reactor, name)
 
     def connectTCP(self, *arguments: Any, **options: Any) -> IConnector:
-        """Connect; see ``IReactorTCP``."""
         connector: Any = self._reactor.connectTCP(*arguments, **options)
         # Twisted's client creates its socket at once, and connects it in the next iteration. There
         # is no socket if the process is out of file descriptors.

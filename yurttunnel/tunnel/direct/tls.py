@@ -179,7 +179,6 @@ class TLSTransport(Protocol):
         return self.transport.getPeer()
 
     def getHost(self) -> IAddress:
-        """Return the address of this end."""
         return self.transport.getHost()
 
     # -- what TLS adds -------------------------------------------------------------------------
@@ -221,11 +220,9 @@ class TLSTransport(Protocol):
             self._end_when_sent()
 
     def pauseProducing(self) -> None:
-        """Pause reading."""
         self.transport.pauseProducing()
 
     def resumeProducing(self) -> None:
-        """Resume reading."""
         self.transport.resumeProducing()
 
     def stopProducing(self) -> None:

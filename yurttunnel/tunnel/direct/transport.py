@@ -149,7 +149,6 @@ class SocketTransport:
                 self._end_writing()
 
     def abortConnection(self) -> None:
-        """Reset the connection and drop buffered data."""
         if self._connected and not self._failed:
             self.disconnecting = True
             with contextlib.suppress(OSError):
@@ -165,7 +164,6 @@ class SocketTransport:
         return self._host or address_of(self._socket.family, self._socket.getsockname())
 
     def getHandle(self) -> socket.socket:
-        """Return the socket, for its options."""
         return self._socket
 
     def setTcpNoDelay(self, enabled: bool) -> None:

@@ -90,7 +90,6 @@ class Nftables:
         return bool(lines)
 
     def generation(self) -> int | None:
-        """Return the nftables generation."""
         return nft_generation()
 
     async def _found(self, versions: Iterable[int]) -> dict[int, Table]:
