@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -146,7 +146,7 @@ class AgentListener(Factory):
     def drain(self, text: str) -> None:
         """Reject new agents, and let the sessions end with their last stream."""
         self._draining = True
-        self._close_disconnected()
+        close_disconnected(self.sessions())
         for session in self.sessions():
             session.drain(text)
 
@@ -217,11 +217,11 @@ class AgentListener(Factory):
                 callback(session.node, f"the connection was lost: {reason.getErrorMessage()}")
             _close_if_abandoned(session.tunnel)
         if self._draining:
-            self._close_disconnected()
+            close_disconnected(self.sessions())
         self._unfinished.discard(connection)
         if connection.handed_over:
             self._handed_over.discard(connection)
-        elif not (connection.session_started or _is_connected_already(reason)):
+        elif not (connection.session_started or is_connected_already(reason)):
             self.refusals[_reason(reason)] += 1
             text = "a connection from {address} has not become a session"
             self._handshake_failures.warn(
@@ -274,12 +274,6 @@ class AgentListener(Factory):
                 "the agent is already connected to this server by another of its addresses",
             )
 
-    def _close_disconnected(self) -> None:
-        """Close the sessions whose agents could not reconnect to a server that stops."""
-        for session in self.sessions():
-            if not session.connected:
-                session.close(Code.GOING_AWAY, "the connection was lost while the server stops")
-
     def _resume(
         self,
         connection: SessionConnection,
@@ -288,13 +282,7 @@ class AgentListener(Factory):
         hello: Hello,
     ) -> None:
         tunnel = session.tunnel
-        if not tunnel.wire.can_resume(hello.received):
-            text = (
-                f"{hello.received} bytes received of a session that has sent fewer, or has"
-                " dropped the rest"
-            )
-            tunnel.close(Code.PROTOCOL, text)
-            raise Violation(Code.PROTOCOL, text)
+        check_resumable(tunnel, hello)
         # The certificate may be renewed or from a later enrolment, and the address may be new.
         session.identity = identity
         tunnel.description = self._description(connection, identity)
@@ -479,7 +467,27 @@ def _reason(reason: Failure) -> str:
     return "tls" if isinstance(error, SSL.Error) else "lost"
 
 
-def _is_connected_already(reason: Failure) -> bool:
-    """Return whether an agent in search of other servers was rejected, which is normal."""
+def is_connected_already(reason: Failure) -> bool:
+    """Return whether an agent in search of other servers was rejected, or this server had dialed
+    itself: both are normal.
+    """
     error = reason.value
     return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED
+
+
+def check_resumable(tunnel: TunnelSession, hello: Hello) -> None:
+    """Close a session, and raise ``Violation``, if it cannot go on from where its peer is."""
+    if not tunnel.wire.can_resume(hello.received):
+        text = (
+            f"{hello.received} bytes received of a session that has sent fewer, or has dropped the"
+            " rest"
+        )
+        tunnel.close(Code.PROTOCOL, text)
+        raise Violation(Code.PROTOCOL, text)
+
+
+def close_disconnected(sessions: Iterable[TunnelSession]) -> None:
+    """Close the sessions whose peers could not reconnect to a server that stops."""
+    for session in sessions:
+        if not session.connected:
+            session.close(Code.GOING_AWAY, "the connection was lost while the server stops")

@@ -14,7 +14,12 @@ from zope.interface import implementer
 from yurttunnel.http.evicting_set import EvictingSet
 from yurttunnel.pki.cluster_identity import check_sibling
 from yurttunnel.pki.names import BadIdentity
-from yurttunnel.server.agents import SERVER_NAME
+from yurttunnel.server.agents import (
+    SERVER_NAME,
+    check_resumable,
+    close_disconnected,
+    is_connected_already,
+)
 from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_authority
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
@@ -145,7 +150,7 @@ class SiblingAcceptor:
         self._draining = True
         for tunnel in self.sessions():
             tunnel.drain(text)
-        self._close_disconnected()
+        close_disconnected(self.sessions())
 
     def close(self, code: Code, text: str) -> None:
         """Reject new siblings, and close all sessions now."""
@@ -162,8 +167,8 @@ class SiblingAcceptor:
         """Report connections that did not become a session."""
         self._unfinished.discard(connection)
         if self._draining:
-            self._close_disconnected()
-        if not connection.session_started and not _is_ourselves(reason):
+            close_disconnected(self.sessions())
+        if not connection.session_started and not is_connected_already(reason):
             text = "a connection from a sibling at {address} has not become a session"
             self._handshake_failures.warn(
                 text, reason, address=peer_authority(connection.transport)
@@ -198,13 +203,7 @@ class SiblingAcceptor:
             raise Violation(Code.ALREADY_CONNECTED, "this server has dialed itself")
 
     def _resume(self, connection: SessionConnection, tunnel: TunnelSession, hello: Hello) -> None:
-        if not tunnel.wire.can_resume(hello.received):
-            text = (
-                f"{hello.received} bytes received of a session that has sent fewer, or has"
-                " dropped the rest"
-            )
-            tunnel.close(Code.PROTOCOL, text)
-            raise Violation(Code.PROTOCOL, text)
+        check_resumable(tunnel, hello)
         tunnel.description = self._description(connection)
         connection.send_hello(self._hello(tunnel.session_id, tunnel.wire.received))
         connection.start(tunnel, hello)
@@ -227,20 +226,9 @@ class SiblingAcceptor:
     def _ended(self, tunnel: TunnelSession) -> None:
         self._sessions.pop(tunnel.session_id, None)
 
-    def _close_disconnected(self) -> None:
-        """Close the sessions whose siblings could not reconnect to a server that stops."""
-        for tunnel in self.sessions():
-            if not tunnel.connected:
-                tunnel.close(Code.GOING_AWAY, "the connection was lost while the server stops")
-
     def _description(self, connection: SessionConnection) -> PeerDescription:
         address = peer_authority(connection.transport)
         return PeerDescription(SERVER_NAME, f"sibling at {address}", address)
 
     def _hello(self, session: bytes, received: int) -> Hello:
         return sibling_hello(self._process, session, received)
-
-
-def _is_ourselves(reason: Failure) -> bool:
-    error = reason.value
-    return isinstance(error, Violation) and error.code is Code.ALREADY_CONNECTED
