@@ -17,8 +17,8 @@ from yurttunnel.ops.flag_table import Repeated, Switch
 from yurttunnel.ops.options import VERBOSITY
 from yurttunnel.proxy.options import Options as ProxyOptions
 from yurttunnel.proxy.process import LIVE_FLAGS as LIVE_OF_PROXY
-from yurttunnel.server.live_settings import LIVE_FLAGS as LIVE_OF_SERVER
 from yurttunnel.server.options import Options as ServerOptions
+from yurttunnel.server.process import LIVE_FLAGS as LIVE_OF_SERVER
 
 SINGLE_START_FLAGS = {
     "config",

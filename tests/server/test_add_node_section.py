@@ -13,7 +13,7 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.kube.resources import NODES
 from yurttunnel.ops.status.sections import Section, live
 from yurttunnel.server import join_command
-from yurttunnel.server.add_node_section import join_section, label_node_section
+from yurttunnel.server.join_command import join_section, label_node_section
 from yurttunnel.server.options import Options
 
 

@@ -14,8 +14,7 @@ from tests.server.test_process import settings
 from yurttunnel.ops.configuration.reloading import ChangeRejected
 from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.listeners import agent_listener
-from yurttunnel.server.live_settings import LiveSettings
-from yurttunnel.server.process import ServerProcess
+from yurttunnel.server.process import LiveSettings, ServerProcess
 
 
 class LiveSettingsTests(SynchronousTestCase):

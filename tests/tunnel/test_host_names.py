@@ -7,7 +7,7 @@ from subprocess import run
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.tunnel.host_names import to_ascii
+from yurttunnel.tunnel.named_endpoint import to_ascii
 
 
 class HostNameTests(SynchronousTestCase):
@@ -36,7 +36,7 @@ class HostNameTests(SynchronousTestCase):
     def test_codec_is_left(self) -> None:
         """For a name in ASCII the codec is not loaded."""
         program = (
-            "import sys; from yurttunnel.tunnel.host_names import to_ascii;"
+            "import sys; from yurttunnel.tunnel.named_endpoint import to_ascii;"
             " to_ascii('api.test'); sys.exit('stringprep' in sys.modules)"
         )
         self.assertEqual(0, run([sys.executable, "-c", program], check=False).returncode)

@@ -16,8 +16,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.http.authority import join_authority
-from yurttunnel.tunnel.host_names import to_ascii
-from yurttunnel.tunnel.named_endpoint import named_endpoint
+from yurttunnel.tunnel.named_endpoint import named_endpoint, to_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_session_socket
 

@@ -25,8 +25,7 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.kube.configuration import KubeConfiguration
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable
 from yurttunnel.kube.responses import described
-from yurttunnel.tunnel.host_names import to_ascii
-from yurttunnel.tunnel.named_endpoint import named_endpoint
+from yurttunnel.tunnel.named_endpoint import named_endpoint, to_ascii
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.sockets import TunedEndpoint, tune_api_socket
 

@@ -23,7 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.ops.threads import run_in_new_thread
-from yurttunnel.tunnel.host_names import to_ascii
+from yurttunnel.tunnel.named_endpoint import to_ascii
 from yurttunnel.tunnel.reactor import IReactor
 
 MAX_LOOKUPS = 64

@@ -38,7 +38,7 @@ from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
 from yurttunnel.pki.names import host_is_address
 from yurttunnel.pki.rejection import set_verification
 from yurttunnel.pki.tls_errors import certificate_problem, rejection_error
-from yurttunnel.tunnel.host_names import to_ascii
+from yurttunnel.tunnel.named_endpoint import to_ascii
 from yurttunnel.tunnel.tls import ALPN as TUNNEL_PROTOCOL
 
 ENROLMENT_PROTOCOL = b"yurttunnel-enroll/1"

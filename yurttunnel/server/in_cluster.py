@@ -30,7 +30,6 @@ from yurttunnel.ops.systemd import NotifyingService
 from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.pki.identity import NodeIdentity
 from yurttunnel.pki.metrics import cluster_trust_metrics
-from yurttunnel.server.add_node_section import label_node_section
 from yurttunnel.server.admin import server_socket
 from yurttunnel.server.agents import AgentListener
 from yurttunnel.server.approver import METRICS as APPROVAL_METRICS
@@ -51,6 +50,7 @@ from yurttunnel.server.frontends.kubelet.middleware import (
 from yurttunnel.server.frontends.kubelet.resolution import Resolution
 from yurttunnel.server.frontends.kubelet.reviews import METRICS as REVIEW_METRICS
 from yurttunnel.server.frontends.kubelet.reviews import AuthorizationCounters, Reviews
+from yurttunnel.server.join_command import label_node_section
 from yurttunnel.server.listeners import agent_listener, server_service
 from yurttunnel.server.options import ClusterSettings, Settings
 from yurttunnel.server.process import PREFIX, ServerProcess

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from yurttunnel.metrics import Metric, MetricRegistry, counter, gauge, histogram
-from yurttunnel.ops.configuration.reloading import ConfigurationReloader
+from yurttunnel.ops import tunnel_flags
+from yurttunnel.ops.configuration.reloading import ChangeRejected, ConfigurationReloader
 from yurttunnel.ops.failures import Failures
 from yurttunnel.ops.meta import MetaPort
 from yurttunnel.ops.readiness import Readiness
@@ -16,6 +17,7 @@ from yurttunnel.ops.status.peers import Peers
 from yurttunnel.ops.status.sections import Section
 from yurttunnel.ops.status.view import StatusSources
 from yurttunnel.ops.threads import run_in_new_thread
+from yurttunnel.server import flag_table
 from yurttunnel.server.agents import RefuseStreams
 from yurttunnel.server.audit import Audit
 from yurttunnel.server.audit_log import METRICS as AUDIT_METRICS
@@ -25,7 +27,6 @@ from yurttunnel.server.expected_nodes import ExpectedNodes
 from yurttunnel.server.frontends.forwards import Forwards
 from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters
 from yurttunnel.server.listener_section import ListenerInfo, ListenerSection
-from yurttunnel.server.live_settings import LIVE_FLAGS, LiveSettings
 from yurttunnel.server.lost_nodes import LostNodes, lost_section
 from yurttunnel.server.node_history import NodeHistory
 from yurttunnel.server.node_pages import NodePages
@@ -46,6 +47,50 @@ from yurttunnel.tunnel.statistics import (
 )
 from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.credit import MemoryBudget
+
+LIVE_FLAGS = (
+    flag_table.FORWARD,
+    flag_table.ALLOW_CONNECT,
+    tunnel_flags.DRAIN_TIMEOUT,
+    flag_table.RESPONSE_TIMEOUT,
+    flag_table.RESUME_WINDOW,
+    flag_table.RETURN_GRACE,
+)
+"""The flags that can change while the server runs."""
+
+ApplySettings = Callable[[Settings], Awaitable[None] | None]
+
+
+class LiveSettings:
+    """The current settings, ``current``; later ones can change :data:`LIVE_FLAGS` only."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.current = settings
+        self._parts: list[ApplySettings] = []
+
+    def follow(self, apply: ApplySettings) -> None:
+        """Have ``apply(settings)`` called for each change.
+
+        Callbacks that may reject a change, by :class:`ChangeRejected`, must be registered first.
+        """
+        self._parts.append(apply)
+
+    async def apply(self, settings: Settings) -> None:
+        """Change to ``settings``, or raise :class:`ChangeRejected` and change nothing.
+
+        Permissions cannot all be removed this way: the file may have been truncated.
+        """
+        if self.current.connect_permissions and not settings.connect_permissions:
+            raise ChangeRejected(
+                "--allow-connect: without one everybody who can connect can reach every node,"
+                " which needs a restart: keep at least one"
+            )
+        for apply in self._parts:
+            applied = apply(settings)
+            if applied is not None:
+                await applied
+        self.current = settings
+
 
 PREFIX = "yurttunnel_server_"
 """The prefix of the names of metrics."""

@@ -22,7 +22,6 @@ from yurttunnel.pki.contexts import ENROLMENT_PROTOCOL
 from yurttunnel.pki.directory import LockedDirectory, StateError
 from yurttunnel.pki.join_token import JoinTokenFile
 from yurttunnel.pki.token import JOIN_TOKEN_FILE
-from yurttunnel.server.add_node_section import join_section
 from yurttunnel.server.admin import server_socket, standalone_pages
 from yurttunnel.server.expected_nodes import EnrolledNodes
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
@@ -31,6 +30,7 @@ from yurttunnel.server.history_file import HistoryFile
 from yurttunnel.server.join_command import (
     agent_command,
     command_with_token,
+    join_section,
     private_address_warning,
 )
 from yurttunnel.server.listeners import agent_listener, server_service

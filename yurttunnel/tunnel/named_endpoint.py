@@ -1,4 +1,4 @@
-"""The endpoint of a host name, which dials another address first after failed attempts."""
+"""Host names: their ASCII form, and an endpoint that dials another address after a failure."""
 
 from __future__ import annotations
 
@@ -72,3 +72,18 @@ def named_endpoint(
     """
     rotating = _RotatingReactor(reactor, skip)
     return HostnameEndpoint(rotating, host, port, timeout=timeout, attemptDelay=0.25)
+
+
+MAX_LABEL = 63
+"""The maximum number of characters in a label (RFC 1035)."""
+
+
+def to_ascii(name: str) -> bytes:
+    """Return ``name`` in ASCII, encoded by IDNA (RFC 3490) where necessary.
+
+    Raises ``UnicodeError`` for an invalid name. ASCII names are returned without Python's codec:
+    the result is the same, but loading the codec and its tables takes 0.2 MiB.
+    """
+    if name.isascii() and all(0 < len(label) <= MAX_LABEL for label in name.split(".")):
+        return name.encode("ascii")
+    return name.encode("idna")

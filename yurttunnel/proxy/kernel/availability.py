@@ -7,11 +7,10 @@ from ipaddress import ip_address, ip_network
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.proxy.interfaces import ProxiedService
-from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connections import check as check_connections
 from yurttunnel.proxy.kernel.detection_rules import LOG_GROUP, SNAPLEN
 from yurttunnel.proxy.kernel.packet_log import open_log
-from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, common
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import (

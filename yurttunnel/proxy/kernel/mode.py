@@ -13,7 +13,6 @@ from zope.interface import implementer
 
 from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import EndpointStats, KernelStats
-from yurttunnel.proxy.kernel.common import common
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.connections import Connections
 from yurttunnel.proxy.kernel.detection_rules import LOG_GROUP, SNAPLEN
@@ -22,7 +21,7 @@ from yurttunnel.proxy.kernel.failure_detector import FailureDetector
 from yurttunnel.proxy.kernel.marks import supervised_connections
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.proxy.kernel.packets import LoggedRefusal, parse_packet
-from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, kernel_supports
+from yurttunnel.proxy.kernel.parts import KernelParts, Masquerade, common, kernel_supports
 from yurttunnel.proxy.kernel.prober import Prober
 from yurttunnel.proxy.kernel.rules import KernelRules
 from yurttunnel.proxy.kernel.stale_entries import StaleEntries
