@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.kube.informing import CUT, UNREACHABLE, InformerTestCase, pod
 from tests.logged import Logged
 from yurttunnel.kube.errors import ApiError, NotAllowed
+from yurttunnel.kube.informer import Informers
 from yurttunnel.kube.resources import NODES, PODS
 
 
@@ -228,6 +229,20 @@ class BadTimesTests(InformerTestCase):
         self.pass_time(100)
         self.assertEqual(1, sum("watch failed" in line for line in said))
         self.assertEqual(1, sum("followed again" in line for line in said))
+
+    def test_an_outage_that_is_known(self):
+        """What fails in an outage is not logged; what fails after it is, once."""
+        said, outages = Logged(self), [True]
+        self.informers = Informers(self.clock, self.client, lambda: bool(outages))
+        self.client.fail(UNREACHABLE)
+        self.follow()
+        self.pass_time(100)
+        self.assertEqual([], said)
+        outages.clear()
+        self.pass_time(100)
+        self.client.recover()
+        self.pass_time(100)
+        self.assertEqual(2, len(said), said)
 
     def test_next_watch(self):
         """A watch that ends after its timeout is followed by the next, from the last bookmark."""

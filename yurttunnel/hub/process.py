@@ -96,7 +96,7 @@ def build(
     url = f"http://{join_authority(listeners.proxy_host, listeners.proxy_port)}"
     own = KubeClient(reactor, without_credentials(url), program="yurthub")
     for_pages = KubeClient(reactor, without_credentials(url), program=PAGES)
-    informers = Informers(reactor, own)
+    informers = Informers(reactor, own, lambda: not upstream.health.online)
     identity = HubIdentity(
         reactor,
         settings.node_name,

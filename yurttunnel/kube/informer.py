@@ -24,12 +24,18 @@ STALE_SECONDS = 60.0
 class Informer(Service):
     """Watches the objects of ``spec`` while it runs; its cache stays when it is stopped."""
 
-    def __init__(self, clock: IReactorTime, client: IKubeClient, spec: InformerSpec[Any]) -> None:
+    def __init__(
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        spec: InformerSpec[Any],
+        is_outage: Callable[[], bool],
+    ) -> None:
         self.spec = spec
         self.synced = False
         self._clock = clock
         self._cache = Cache(described(spec))
-        self._reflector = Reflector(clock, client, spec, self._cache, self._complete)
+        self._reflector = Reflector(clock, client, spec, self._cache, self._complete, is_outage)
         self._waiting: list[Deferred[None]] = []
         self._following: Deferred[None] | None = None
 
@@ -100,10 +106,19 @@ class Informer(Service):
 
 @implementer(IInformers)
 class Informers(MultiService):
-    """The informers of a process; those added while it runs are started at once."""
+    """The informers of a process; those added while it runs are started at once.
 
-    def __init__(self, clock: IReactorTime, client: IKubeClient) -> None:
+    Their failures are not logged while ``is_outage()``, which is logged elsewhere.
+    """
+
+    def __init__(
+        self,
+        clock: IReactorTime,
+        client: IKubeClient,
+        is_outage: Callable[[], bool] = lambda: False,
+    ) -> None:
         super().__init__()
+        self._is_outage = is_outage
         self._clock = clock
         self._client = client
         self._informers: dict[InformerSpec[Any], Informer] = {}
@@ -111,7 +126,8 @@ class Informers(MultiService):
     def informer(self, spec: InformerSpec[Any]) -> IInformer:
         informer = self._informers.get(spec)
         if informer is None:
-            informer = self._informers[spec] = Informer(self._clock, self._client, spec)
+            informer = Informer(self._clock, self._client, spec, self._is_outage)
+            self._informers[spec] = informer
             informer.setServiceParent(self)
         return informer
 

@@ -52,6 +52,8 @@ _MAX_RETRY_AFTER = 60.0
 class Reflector:
     """Syncs the objects of ``spec`` into ``cache``; ``complete()`` is called after each list.
 
+    Failures are not logged while ``is_outage()``, which is logged elsewhere.
+
     ``last_contact`` is when the API last responded, in seconds since 1970. ``failing_since`` is
     when it stopped responding, in the clock's seconds. ``error`` is the last error, ``None`` while
     there is none.
@@ -66,12 +68,16 @@ class Reflector:
         spec: InformerSpec[Any],
         cache: Cache,
         complete: Callable[[], object],
+        is_outage: Callable[[], bool],
     ) -> None:
         self._clock = clock
         self._client = client
         self._spec = spec
         self._cache = cache
         self._complete = complete
+        self._is_outage = is_outage
+        # The last error that was logged since the API responded.
+        self._reported = ""
         self._what = described(spec)
         self._field_selector = _field_selector(spec)
         self._version: str | None = None
@@ -232,8 +238,9 @@ class Reflector:
 
     def _contacted(self) -> None:
         self.last_contact = time_of_day(self._clock)
-        if self.error is not None:
+        if self._reported:
             self._log.info("{what}: followed again", what=self._what)
+        self._reported = ""
         self.error = self.failing_since = None
 
     def _watch_is_healthy(self) -> None:
@@ -247,7 +254,8 @@ class Reflector:
         """Record a failure; return the seconds to wait before the next attempt."""
         if not isinstance(error, ApiError | ApiUnreachable):
             self._log.failure("{what}: internal error; retrying", what=self._what)
-        elif str(error) != str(self.error):
+        elif str(error) != self._reported and not self._is_outage():
+            self._reported = str(error)
             self._log.warn("{what}: watch failed, retrying: {error}", what=self._what, error=error)
         if self.failing_since is None:
             self.failing_since = self._clock.seconds()

@@ -258,6 +258,16 @@ class OpenWatchTests(WatchTestCase):
         self.clock.pump([0.05] * 40)
         self.assert_ended(connection)
 
+    def test_an_outage_that_is_not_known_yet(self):
+        """A watch lasts for a second at least: clients take a shorter one for a failure."""
+        self.connectivity.online = True
+        connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(20)]
+        self.clock.pump([0.05] * 19)
+        self.assertEqual(20, len(self.offline.open_watches))
+        self.clock.pump([0.05] * 20)
+        for connection in connections:
+            self.assert_ended(connection)
+
     def test_clients_that_leave(self):
         """A watch whose client has disconnected is forgotten."""
         connection = self.open(WATCH)

@@ -56,6 +56,10 @@ from yurttunnel.ops.log import RateLimitedLog
 SLOW_SECONDS = 2.0
 """How long a response may take before its server is checked; a check takes at most two seconds."""
 
+CHECKED_SECONDS = 5.0
+"""The seconds after which the checks that a failed request has triggered are known to be complete.
+"""
+
 RESPONSE_TIMEOUT = 90.0
 """The timeout for the head of a response that is not long-running; kube-apiserver's is 60 s
 (``--request-timeout``)."""
@@ -104,6 +108,10 @@ class Forwarder:
         self.relay = relay.Relay(clock, settings)
         self.limited = RateLimitedLog(clock, _log)
         self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
+        # At most one request, to which no server has responded.
+        self.unanswered: Deadlines[Forwarding] = Deadlines(
+            clock, CHECKED_SECONDS, Forwarding.is_unanswered
+        )
 
     def forward(self, call: HubCall, change: Change | None = None) -> None:
         """Forward ``call``, and respond with the API's response after ``change``.
@@ -134,6 +142,7 @@ class Forwarder:
         self.tokens.close()
         self.relay.close()
         self.slow.stop()
+        self.unanswered.stop()
 
 
 class _State(enum.Enum):
@@ -389,7 +398,16 @@ class Forwarding(relay.Forwarding):
     def _no_server_left(self) -> None:
         """Serve the request locally; never a 404 while the cloud may be reachable."""
         is_online = self._forwarder.health.online
-        if is_online and self._failure:
+        if is_online and self._failure and not self._forwarder.unanswered:
+            self._forwarder.unanswered.add(self)
+        if is_online and self._call.request.verb in _CACHEABLE_VERBS:
+            _ = self._respond_if_cached().addCallback(self._send_unreachable)
+        else:
+            self._serve_offline()
+
+    def is_unanswered(self) -> None:
+        """Log that no server has responded, unless that has begun an outage."""
+        if self._forwarder.health.online:
             self._forwarder.limited.warn(
                 "no API server has responded to {component} ({verb} {path}), although they are"
                 " healthy; the cache responds if it can: {failure}",
@@ -398,10 +416,6 @@ class Forwarding(relay.Forwarding):
                 path=self._call.request.path,
                 failure=self._failure,
             )
-        if is_online and self._call.request.verb in _CACHEABLE_VERBS:
-            _ = self._respond_if_cached().addCallback(self._send_unreachable)
-        else:
-            self._serve_offline()
 
     def _send_unreachable(self, responded: bool) -> None:
         if not responded and self._abandon_servers():

@@ -22,6 +22,10 @@ k8s.io/apiserver pkg/storage/cacher)."""
 SPREAD = 1.5
 """The seconds in which all watches end when the cloud is reachable; 2 are allowed."""
 
+_MIN_SECONDS = 1.0
+"""The minimum duration of a watch. client-go takes one that ends sooner without an event for a
+failure (``watchHandler`` of k8s.io/client-go tools/cache/reflector.go)."""
+
 _TICK = 1.0
 _TICK_OF_RETURN = 0.05
 
@@ -58,8 +62,9 @@ class OpenWatches:
     def add(self, watch: OpenWatch) -> None:
         """Keep a watch open whose response has begun."""
         if self._connectivity.online:
-            # The cloud became reachable while the first events were sent.
-            self._end_within(watch, random.uniform(0, SPREAD))
+            # The cloud became reachable while the first events were sent, or it has just been lost
+            # and the health checks are under way.
+            self._end_within(watch, random.uniform(_MIN_SECONDS, SPREAD))
         watch.bookmark_at = self._clock.seconds() + BOOKMARK_SECONDS
         self._watches[watch] = None
 
