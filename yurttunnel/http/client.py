@@ -103,22 +103,19 @@ class ClientConnection(HTTPConnection):
     - ``on_idle(connection)`` each time the connection can be reused;
     - ``on_lost(connection)`` when it is closed.
 
-    Callers implement their own timeouts, except for ``linger`` (see :data:`LINGER`).
+    Callers implement their own timeouts, except for :data:`LINGER`.
     """
 
     on_response: Callable[[ClientConnection, bool], object] | None = None
     on_idle: Callable[[ClientConnection], object] | None = None
     on_lost: Callable[[ClientConnection], object] | None = None
 
-    def __init__(
-        self, clock: IReactorTime, limits: HeadLimits | None = None, linger: float = LINGER
-    ) -> None:
+    def __init__(self, clock: IReactorTime, limits: HeadLimits | None = None) -> None:
         super().__init__()
         self.requests = 0
         """The number of requests sent."""
         self._clock = clock
         self._limits = limits or HeadLimits()
-        self._linger = linger
         self._exchange: ClientExchange | None = None
         self._reader: ResponseHeadReader
         self._response_begun = False
@@ -168,7 +165,7 @@ class ClientConnection(HTTPConnection):
             self._closing = True
             self._take = None
             self.writer.release()
-            self._closing_timer = self._clock.callLater(self._linger, self._linger_over)
+            self._closing_timer = self._clock.callLater(LINGER, self._linger_over)
             self.transport.loseConnection()
 
     def abort(self) -> None:

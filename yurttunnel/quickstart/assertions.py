@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+NAMESPACE = "default"
 STEP_SECONDS = 15.0
 """The timeout of a step, in seconds."""
 

@@ -10,7 +10,14 @@ from typing import Any
 
 from kubernetes import client
 
-from yurttunnel.quickstart.assertions import STEP_SECONDS, CheckFailed, echo, poll_until, require
+from yurttunnel.quickstart.assertions import (
+    NAMESPACE,
+    STEP_SECONDS,
+    CheckFailed,
+    echo,
+    poll_until,
+    require,
+)
 
 CLUSTER_IP = "10.96.0.10"
 """The address of the Service if rules lead to it: the proxy installs them with ``--firewall``."""
@@ -33,45 +40,38 @@ _UNREAD: dict[str, Any] = {"_request_timeout": STEP_SECONDS, "_preload_content":
 
 
 class CalledService:
-    """Creates Services in ``namespace`` through ``api``, with slices through ``discovery``.
+    """Creates Services through ``api``, with slices through ``discovery``.
 
     ``proxy`` is the address of the service proxy's pages, as HOST:PORT; ``has_rules`` is whether
     cluster IPs lead to it.
     """
 
     def __init__(
-        self,
-        api: client.CoreV1Api,
-        discovery: client.DiscoveryV1Api,
-        proxy: str,
-        namespace: str,
-        has_rules: bool,
+        self, api: client.CoreV1Api, discovery: client.DiscoveryV1Api, proxy: str, has_rules: bool
     ) -> None:
         self._api = api
         self._discovery = discovery
         self._proxy = proxy
-        self._namespace = namespace
         self._has_rules = has_rules
 
     def call(self, name: str, address: str, port: int) -> str:
         """Create a Service with the echo at ``address`` and a refusing endpoint, and call it."""
-        namespace = self._namespace
         self._api.create_namespaced_service(
-            namespace, _service(name), _request_timeout=STEP_SECONDS
+            NAMESPACE, _service(name), _request_timeout=STEP_SECONDS
         )
         try:
             slice_ = _slice(name, [address, UNREACHABLE], port)
             self._discovery.create_namespaced_endpoint_slice(
-                namespace, slice_, _request_timeout=STEP_SECONDS
+                NAMESPACE, slice_, _request_timeout=STEP_SECONDS
             )
             try:
                 where, by = self._where(name)
                 for _ in range(CALLS):
                     _call(where)
             finally:
-                self._discovery.delete_namespaced_endpoint_slice(name, namespace, **_UNREAD)
+                self._discovery.delete_namespaced_endpoint_slice(name, NAMESPACE, **_UNREAD)
         finally:
-            self._api.delete_namespaced_service(name, namespace, **_UNREAD)
+            self._api.delete_namespaced_service(name, NAMESPACE, **_UNREAD)
         return f"{CALLS} calls of {CLUSTER_IP}:{PORT}{by}, past an endpoint that refuses"
 
     def _where(self, name: str) -> tuple[tuple[str, int], str]:
@@ -86,7 +86,7 @@ class CalledService:
     def _proxy_port(self, name: str) -> int | None:
         """Return the proxy's port for a Service, once it has both endpoints."""
         for each in service_states(self._proxy):
-            if each["service"] == f"{self._namespace}/{name}" and len(each["endpoints"]) == 2:
+            if each["service"] == f"{NAMESPACE}/{name}" and len(each["endpoints"]) == 2:
                 port: int | None = each["proxy_port"]
                 return port
         return None

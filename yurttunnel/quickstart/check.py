@@ -25,10 +25,15 @@ from kubernetes.stream import portforward, stream
 
 from yurttunnel.ops.status.formatting import counted
 from yurttunnel.quickstart import check_requests
-from yurttunnel.quickstart.assertions import STEP_SECONDS, CheckFailed, echo, poll_until, require
+from yurttunnel.quickstart.assertions import (
+    NAMESPACE,
+    STEP_SECONDS,
+    CheckFailed,
+    echo,
+    poll_until,
+    require,
+)
 from yurttunnel.quickstart.called_service import CalledService
-
-NAMESPACE = "default"
 
 CP_BYTES = 8 * 1024 * 1024
 ECHO_BYTES = 256 * 1024
@@ -318,7 +323,7 @@ def main(kubeconfig: str, hub: str, proxy: str, services: str) -> int:
         # These requests are the node's.
         node.user_agent = "kubelet/check"
         api, discovery = client.CoreV1Api(connections), client.DiscoveryV1Api(connections)
-        service = CalledService(api, discovery, proxy, NAMESPACE, services == "addresses")
+        service = CalledService(api, discovery, proxy, services == "addresses")
         check = Check(api, client.CoreV1Api(node), service, check_requests.send)
         status = _try_all(check.steps())
         for each in (connections, node):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 
@@ -73,14 +73,12 @@ class StandaloneServerTrust(ServerTrust):
         names: Iterable[str] = (),
         node_lifetime: float = DEFAULT_NODE_LIFETIME,
         token_lifetime: float = DEFAULT_TOKEN_LIFETIME,
-        callers: Collection[str] = (CALLER_NAME,),
         kubelet_verify: KubeletVerification = KubeletVerification.AUTO,
         kubelet_ca: Path | None = None,
     ) -> None:
         """Load or create the contents of ``state_dir``; raises :class:`StateError`.
 
         ``bind_addresses`` and ``names`` (host names and addresses) are what agents may dial.
-        ``callers`` are the common names of those who may request connections to nodes.
         ``kubelet_ca`` is a file of the authorities that verify kubelets, in place of the embedded
         one; raises :class:`BadBundle` if it is unusable. Lifetimes are in seconds. On return,
         ``ca.crt``, ``join-token``, ``client.crt`` and ``client.key`` exist.
@@ -115,10 +113,10 @@ class StandaloneServerTrust(ServerTrust):
                 CALLER_LIFETIME,
             ),
             lambda: (authority.certificate,),
-            TrustSettings(callers, None, kubelet_verify, kubelet_ca),
+            TrustSettings((CALLER_NAME,), None, kubelet_verify, kubelet_ca),
         )
         self.build((TUNNEL_PROTOCOL,), (ENROLMENT_PROTOCOL,), EMBEDDED_AUTHORITY)
-        self.interception = InterceptionContexts(clock, authority, callers)
+        self.interception = InterceptionContexts(clock, authority, (CALLER_NAME,))
         self.enrolment_factory = EnrolmentFactory(clock, self._admission)
         caller = own_certificate(
             clock,

@@ -76,11 +76,6 @@ def set_user_timeout(sock: socket.socket, seconds: float) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, _TCP_USER_TIMEOUT, round(seconds * 1000))
 
 
-def set_unsent_limit(sock: socket.socket, limit: int) -> None:
-    """Make the socket writable only while fewer than ``limit`` bytes are unsent (tcp(7))."""
-    sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, limit)
-
-
 def tune_session_socket(sock: socket.socket) -> None:
     """Configure the socket of a session: low latency, short queue, early detection of a dead peer.
 
@@ -90,7 +85,8 @@ def tune_session_socket(sock: socket.socket) -> None:
     set_no_delay(sock)
     set_keepalive(sock, idle=10, interval=5, probes=(SESSION_DEAD_SECONDS - 10) // 5)
     set_user_timeout(sock, SESSION_DEAD_SECONDS)
-    set_unsent_limit(sock, SESSION_UNSENT_BYTES)
+    # The socket is writable only while fewer bytes are unsent (tcp(7)).
+    sock.setsockopt(socket.IPPROTO_TCP, _TCP_NOTSENT_LOWAT, SESSION_UNSENT_BYTES)
 
 
 def tune_local_socket(sock: socket.socket) -> None:

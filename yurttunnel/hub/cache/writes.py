@@ -245,12 +245,10 @@ class MarkIncomplete(Write):
     """Incomplete collections, and all those of clients for which ``of_all`` is true."""
 
     size = 0
+    of_all: Callable[[str], bool] | None = None
 
-    def __init__(
-        self, collections: set[Collection], of_all: Callable[[str], bool] | None = None
-    ) -> None:
+    def __init__(self, collections: set[Collection]) -> None:
         self.collections = collections
-        self.of_all = of_all
 
     def execute(self, connection: Connection) -> WriteResult:
         for collection in self.collections:

@@ -259,10 +259,9 @@ class PassthroughProtocol(DialingConnection):
         destination = self._factory.nodes.by_name(name)
         if destination is None:
             self._alert(
-                Refusal.UNKNOWN_NAME,
                 "its ClientHello names {name}, which is not a node behind the tunnel; let the"
                 " caller connect to the name of one (kubectl get nodes --show-labels)",
-                name=name,
+                name,
             )
             return
         if self._port is not None:
@@ -299,9 +298,9 @@ class PassthroughProtocol(DialingConnection):
         self._target = f"{destination.node}/{destination.authority}"
         self.dial(destination.node, destination.host, destination.port)
 
-    def _alert(self, refusal: Refusal, problem: str, **fields: object) -> None:
+    def _alert(self, problem: str, name: str) -> None:
         """Reject with a TLS alert, so that the caller reports the name as the cause."""
-        self._refused(refusal, problem, fields)
+        self._refused(Refusal.UNKNOWN_NAME, problem, {"name": name})
         self.transport.write(_UNRECOGNIZED_NAME)
         self.transport.loseConnection()
 
