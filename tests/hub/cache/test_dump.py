@@ -59,6 +59,13 @@ class DumpTests(CacheTestCase):
         error = self.assertRaises(CacheFailed, lambda: list(as_text(self.path)))
         self.assertIn("is of another version of yurthub (4)", str(error))
 
+    def test_damaged(self) -> None:
+        """A body that has changed on the disk is reported, and not written."""
+        self.stop()
+        self.path.write_bytes(self.path.read_bytes().replace(BODY, BODY.upper()))
+        error = self.assertRaises(CacheFailed, write_files, self.path, self.target)
+        self.assertIn("the checksum of 'edge' does not match", str(error))
+
     def test_files(self) -> None:
         """Each object is a file with the format of the API's responses."""
         self.assertEqual(3, write_files(self.path, self.target))

@@ -261,6 +261,19 @@ class DamageTests(LoggedCacheTestCase):
         self.assertGreater(found, 0)
         self.assertEqual(found, self.count_logs("a new one was created"))
 
+    def test_damaged_bodies(self) -> None:
+        """Objects whose bodies have changed on the disk are not served, which SQLite accepts."""
+        changed = self.good.replace(b"x" * 100, b"y" * 100)
+        for read in (
+            lambda: self.cache.get(PODS, "default", "pod-000"),
+            lambda: Deferred.fromCoroutine(read_all(self.cache)),
+        ):
+            self.start_with(changed)
+            self.assertIn("the checksum of 'pod-000' does not match", self.failure(read()))
+            self.assertEqual(set(), self.everything())
+            self.assertEqual(1, self.cache.stats.damaged)
+            self.stop()
+
     def test_what_was_read_before(self) -> None:
         """Errors from reading a replaced file do not affect the new one."""
         self.start_with(self.good)

@@ -15,7 +15,7 @@ from urllib.parse import quote
 
 from yurttunnel.hub.cache.connection import connect
 from yurttunnel.hub.cache.interfaces import Collection
-from yurttunnel.hub.cache.reading import Reader
+from yurttunnel.hub.cache.reading import Reader, check_body
 from yurttunnel.hub.media.codecs import codec_for
 from yurttunnel.hub.media.interfaces import TypeMeta
 from yurttunnel.hub.request.requests import Form
@@ -70,8 +70,9 @@ def _read(path: Path, read: Callable[[Connection], _Result]) -> _Result:
 def _write_all(connection: Connection, directory: Path) -> int:
     directory.mkdir(mode=0o700)
     number = 0
-    for row in connection.execute(_OBJECTS.format("body")):
-        collection, type, body = Collection(*row[:4]), TypeMeta(*row[4:6]), row[9]
+    for row in connection.execute(_OBJECTS.format("checksum, body")):
+        collection, type, body = Collection(*row[:4]), TypeMeta(*row[4:6]), row[10]
+        check_body(row[7], *row[9:])
         parent = directory
         resource = ",".join(part for part in collection[1:] if part and part != "json")
         for part in (collection.client, resource, row[6]):

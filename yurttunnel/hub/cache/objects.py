@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from sqlite3 import Connection
 from typing import Any
+from zlib import crc32
 
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.selectors import changing_part, selector
@@ -123,6 +124,7 @@ def put(
                 labels_text(item.labels),
                 item.node,
                 len(item.body),
+                crc32(item.body),
                 item.body,
             )
         written += connection.execute(_put(len(some)), [*values, known]).rowcount
@@ -132,11 +134,12 @@ def put(
 @cache
 def _put(rows: int) -> str:
     return (
-        "INSERT INTO objects (collection, namespace, name, version, labels, node, size, body)"
-        " VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
+        "INSERT INTO objects"
+        " (collection, namespace, name, version, labels, node, size, checksum, body) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
         + " ON CONFLICT DO UPDATE SET version = excluded.version, labels = excluded.labels,"
-        " node = excluded.node, size = excluded.size, body = excluded.body"
+        " node = excluded.node, size = excluded.size, checksum = excluded.checksum,"
+        " body = excluded.body"
         " WHERE excluded.version > version"
         " OR (typeof(version) = 'text' AND excluded.version <> version)"
         # Metrics and similar objects have no version, or 0.

@@ -8,10 +8,11 @@ import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TypeVar
+from zlib import crc32
 
 from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.connection import Connection, uri_of
-from yurttunnel.hub.cache.errors import is_of_full_disk
+from yurttunnel.hub.cache.errors import CacheDamaged, is_of_full_disk
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
 from yurttunnel.hub.cache.selectors import has_one_name, selector
 from yurttunnel.hub.cache.versions import Version
@@ -94,7 +95,7 @@ class Snapshot:
         ids = json.dumps([id for id, _ in self._rows[first : self._next]])
         rows = self._reader.read(
             lambda connection: connection.execute(
-                "SELECT namespace, name, version, labels, node, body"
+                "SELECT namespace, name, version, labels, node, checksum, body"
                 " FROM json_each(?) AS wanted CROSS JOIN objects ON objects.id = wanted.value",
                 (ids,),
             ).fetchall()
@@ -123,7 +124,7 @@ def find(
 ) -> Stored | None:
     """Return an object."""
     row = connection.execute(
-        "SELECT api_version, kind, objects.version, labels, node, body"
+        "SELECT api_version, kind, objects.version, labels, node, checksum, body"
         " FROM collections JOIN objects ON collection = collections.id"
         " WHERE (client, resource, form, view) = (?, ?, ?, ?) AND (namespace, name) = (?, ?)",
         (*collection, namespace, name),
@@ -131,6 +132,12 @@ def find(
     if row is None:
         return None
     return Stored(TypeMeta(*row[:2]), _item(namespace, name, *row[2:]))
+
+
+def check_body(name: str, checksum: int, body: bytes) -> None:
+    """Raise :class:`CacheDamaged` if a body does not have this checksum."""
+    if crc32(body) != checksum:
+        raise CacheDamaged(f"the cache is damaged (the checksum of {name!r} does not match)")
 
 
 def known_version(scope: Scope, connection: sqlite3.Connection) -> str | None:
@@ -199,6 +206,13 @@ def _selected(scope: Scope, rows: sqlite3.Cursor) -> Iterator[tuple[int, int]]:
 
 
 def _item(
-    namespace: str, name: str, version: int | str, labels: str, node: str, body: bytes
+    namespace: str,
+    name: str,
+    version: int | str,
+    labels: str,
+    node: str,
+    checksum: int,
+    body: bytes,
 ) -> Item:
+    check_body(name, checksum, body)
     return Item(namespace, name, str(version), objects.labels_of(labels), node, body)
