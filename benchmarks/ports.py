@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import socket
 import tempfile
@@ -25,9 +26,9 @@ class FreePorts:
 
     def __init__(self) -> None:
         self._next = 0
-        self._base = self._claim()
 
-    def _claim(self) -> int:
+    @functools.cached_property
+    def _base(self) -> int:
         """Lock a block until this process ends; return its first port."""
         for attempt in range(self.BLOCKS):
             block = (os.getpid() + attempt) % self.BLOCKS

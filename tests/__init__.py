@@ -5,8 +5,10 @@ from twisted.trial import _synctest
 
 from tests.garbage import collect_between_tests
 from tests.watchdog import watch
+from tests.workers import distribute
 
 watch()
+distribute()
 collect_between_tests()
 
 # So that each test sees warnings that were emitted before, trial sets an attribute of each module:

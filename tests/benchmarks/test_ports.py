@@ -36,4 +36,4 @@ class UsersTests(SynchronousTestCase):
         self.addCleanup(os.seteuid, 0)
         first = FreePorts.FIRST + number * FreePorts.BLOCK
         self.assertIn(FreePorts().take(), range(first, first + FreePorts.BLOCK))
-        self.assertRaises(NoPorts, FreePorts)
+        self.assertRaises(NoPorts, FreePorts().take)
