@@ -41,8 +41,7 @@ from yurttunnel.pki.enrolment_messages import EnrolmentRefused
 from yurttunnel.pki.identity import BadIdentifiers, identity_from_certificate, parse_identifiers
 from yurttunnel.pki.names import BadIdentity, check_node_name
 from yurttunnel.pki.revocation import RevocationFailed, revoke_node
-from yurttunnel.server.audit import Audit
-from yurttunnel.server.audit_peers import audited_peer
+from yurttunnel.server.audit import Audit, audited_peer
 from yurttunnel.server.audit_requests import RequestAudit
 from yurttunnel.server.frontends.admission import parse_permission
 from yurttunnel.server.frontends.connect import ConnectFactory

@@ -8,16 +8,27 @@ which contains commands.
 from __future__ import annotations
 
 import datetime
+import socket
 from collections.abc import Callable
+from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
+from typing import Any, cast
 
-from twisted.internet.interfaces import IReactorTime
+from cryptography.x509.oid import NameOID
+from twisted.internet.address import UNIXAddress
+from twisted.internet.error import ConnectionDone
+from twisted.internet.interfaces import IProtocol, IReactorTime
+from twisted.python.failure import Failure
 
+from yurttunnel.http.connection import is_secure
 from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
+from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.server.audit_log import Value, format_line
-from yurttunnel.server.audit_peers import Peer, audited_peer
+from yurttunnel.server.handshake_failures import peer_authority
 from yurttunnel.server.redaction import redacted
+from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.wire.codes import Code
 
 
@@ -118,3 +129,103 @@ class AuditEntry:
 def _iso(seconds: float) -> str:
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """A caller; ``identified_by`` is how it is known: ``certificate``, ``token`` or ``address``.
+
+    ``name`` is the common name in the certificate, the user name that the Kubernetes API has
+    returned for the token, or the same as ``address``.
+    """
+
+    name: str
+    identified_by: str
+    address: str
+
+    def identified_by_token(self, user: str) -> Peer:
+        """Return the same peer, identified by the token of ``user``."""
+        return Peer(user, "token", self.address)
+
+
+def audited_peer(transport: Any) -> Peer:
+    """Return the peer of a transport; over TLS, call it after the handshake."""
+    address = _address(transport)
+    name = _common_name(transport) if is_secure(transport) else ""
+    return Peer(name, "certificate", address) if name else Peer(address, "address", address)
+
+
+def _address(transport: Any) -> str:
+    peer = transport.getPeer()
+    if isinstance(peer, UNIXAddress):
+        return _unix_credentials(transport.getHandle())
+    return peer_authority(transport)
+
+
+def unix_user(connection: socket.socket) -> str:
+    """Return the user at the other end of a Unix socket."""
+    return f"unix:uid={user_id_behind(connection)}"
+
+
+def _unix_credentials(connection: socket.socket) -> str:
+    """Return the user, group and process at the other end of a Unix socket."""
+    process, user, group = peer_credentials(connection)
+    return f"unix:uid={user},gid={group},pid={process}"
+
+
+def _common_name(transport: Any) -> str:
+    certificate = peer_certificate(transport)
+    if certificate is None:
+        return ""
+    names = certificate.subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    return ", ".join(str(name.value) for name in names)
+
+
+def audited(stream: IStream, entry: AuditEntry) -> IStream:
+    """Return ``stream`` wrapped so that ``entry`` is written when it ends.
+
+    It costs nothing per piece of data, because the users of a stream look up its methods once.
+    """
+    return cast(IStream, _AuditedStream(stream, entry))
+
+
+class _AuditedStream:
+    def __init__(self, stream: IStream, entry: AuditEntry) -> None:
+        self._stream = stream
+        self._entry = entry
+        self._attached = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def attach(self, protocol: IProtocol) -> None:
+        """Wrap ``protocol.connectionLost``: it is called once, whichever side ends the stream."""
+        lost = protocol.connectionLost
+
+        def connection_lost(reason: Failure) -> None:
+            self._ended(*code_of(reason.value))
+            lost(reason)
+
+        # As protocols do with their dataReceived: one object less between the two ends.
+        protocol.connectionLost = connection_lost  # type: ignore[method-assign] # see above
+        self._attached = True
+        self._stream.attach(protocol)
+
+    def abort(self, code: Code, text: str) -> None:
+        """Reset the stream; if no protocol is attached, nothing else reports the end."""
+        self._stream.abort(code, text)
+        if not self._attached:
+            self._ended(code, text)
+
+    def _ended(self, code: Code, text: str) -> None:
+        stream = self._stream
+        self._entry.write_ended(code, text, stream.bytes_sent, stream.bytes_received)
+
+
+def code_of(error: BaseException | None) -> tuple[Code, str]:
+    """Return the code with which a stream ended, as metrics count it, and a text."""
+    if isinstance(error, ConnectionDone):
+        return Code.DONE, ""
+    if isinstance(error, StreamFailed):
+        return error.code, error.text
+    return Code.CONNECTION_LOST, str(error)

@@ -20,10 +20,8 @@ from yurttunnel.http.exchange_wrapper import ExchangeWrapper
 from yurttunnel.http.fields import Fields
 from yurttunnel.http.interfaces import ExchangeFailed, IBodySink, IExchange
 from yurttunnel.http.upgrade import SplicedSide
-from yurttunnel.server.audit import Audit, AuditEntry
+from yurttunnel.server.audit import Audit, AuditEntry, Peer, audited_peer, code_of
 from yurttunnel.server.audit_log import Value
-from yurttunnel.server.audit_peers import Peer, audited_peer
-from yurttunnel.server.audit_streams import code_of
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 from yurttunnel.wire.codes import Code

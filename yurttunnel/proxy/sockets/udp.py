@@ -19,8 +19,7 @@ from yurttunnel.proxy.sockets.dialing import LOOP_REASON, NO_SOURCE_ADDRESS, PLA
 from yurttunnel.proxy.sockets.local_address import SPACE, enable_local_address, local_address
 from yurttunnel.proxy.sockets.ports import PortAllocator
 from yurttunnel.proxy.sockets.udp_client import MAX_DATAGRAMS, Key, UdpClient, socket_to_endpoint
-from yurttunnel.proxy.sockets.udp_client_limit import UdpClientLimit
-from yurttunnel.proxy.sockets.udp_table import MAX_ENDED_PER_TURN, UdpClientTable
+from yurttunnel.proxy.sockets.udp_table import MAX_ENDED_PER_TURN, UdpClientLimit, UdpClientTable
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 

@@ -16,9 +16,7 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.failures import Failures
-from yurttunnel.server.audit import Audit
-from yurttunnel.server.audit_peers import unix_user
-from yurttunnel.server.audit_streams import audited
+from yurttunnel.server.audit import Audit, audited, unix_user
 from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.errors import StreamFailed

@@ -11,8 +11,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from ipaddress import ip_network
 
-from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules
-from yurttunnel.steering.firewall.rule_format import address, comment, redirect_target
+from yurttunnel.steering.firewall.own_chains import (
+    ChainOwner,
+    Rules,
+    address,
+    comment,
+    redirect_target,
+)
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK, MASK
 

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from yurttunnel.proxy.state.virtual_services import Network
-from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules
-from yurttunnel.steering.firewall.rule_format import comment, network
+from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules, comment, network
 
 PORTALS_CONTAINER = "KUBE-PORTALS-CONTAINER"
 PORTALS_HOST = "KUBE-PORTALS-HOST"

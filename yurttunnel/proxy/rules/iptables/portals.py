@@ -23,8 +23,13 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     ServicePortName,
 )
-from yurttunnel.steering.firewall.own_chains import Rules
-from yurttunnel.steering.firewall.rule_format import address, comment, network, redirect_target
+from yurttunnel.steering.firewall.own_chains import (
+    Rules,
+    address,
+    comment,
+    network,
+    redirect_target,
+)
 
 MAX_COMMENT_CHARACTERS = 255
 """The maximum number of characters (``XT_MAX_COMMENT_LEN`` of ``linux/netfilter/xt_comment.h``,
