@@ -124,6 +124,11 @@ class _HeadReader:
     """
 
     _parser_type: type[httptools.HttpRequestParser | httptools.HttpResponseParser]
+    _what: str
+    _malformed: int
+    """The status for a head that the parser rejects."""
+    _oversized: int
+    """The status for a head that exceeds the limits."""
 
     early: bytes = b""
     size = 0
@@ -150,19 +155,24 @@ class _HeadReader:
         limits = self._limits
         self.size = size = self.size + len(data)
         if size > limits.max_bytes:
-            raise _TooLarge(f"head is longer than {limits.max_bytes} bytes")
+            raise self._too_large(f"head is longer than {limits.max_bytes} bytes")
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             pass  # This is how the parser stops after the head of a CONNECT.
         except httptools.HttpParserError as error:
-            raise _Malformed(error) from None
+            raise HeadError(
+                self._malformed, f"the {self._what} head is malformed: {error}"
+            ) from None
         if len(self._fields) > limits.max_fields:
-            raise _TooLarge(f"has more than {limits.max_fields} header fields")
+            raise self._too_large(f"has more than {limits.max_fields} header fields")
         if is_complete:
             return received
         self._keep(received, before)
         return None
+
+    def _too_large(self, problem: str) -> HeadError:
+        return HeadError(self._oversized, f"the {self._what} {problem}")
 
     def _joined(self, data: bytes) -> bytes | bytearray:
         """Return the kept bytes followed by ``data``."""
@@ -184,18 +194,14 @@ class RequestHeadReader(_HeadReader):
     """Parses one request head from pieces of any size."""
 
     _parser_type = httptools.HttpRequestParser
+    _what, _malformed, _oversized = "request", 400, 431
 
     def feed(self, data: bytes) -> RequestHead | None:
         """Take the next bytes; return the head when it is complete.
 
         Raises :class:`HeadError` (400, 431) at the first byte that cannot be part of a valid head.
         """
-        try:
-            received = self._take(data)
-        except _Malformed as error:
-            raise HeadError(400, f"the request head is malformed: {error}") from None
-        except _TooLarge as error:
-            raise HeadError(431, f"the request {error}") from None
+        received = self._take(data)
         if received is None:
             return None
         line = _REQUEST_LINE.match(received)
@@ -271,18 +277,14 @@ class ResponseHeadReader(_HeadReader):
     """Parses one response head, as :class:`RequestHeadReader` does for requests."""
 
     _parser_type = httptools.HttpResponseParser
+    _what, _malformed, _oversized = "response", 502, 502
 
     def feed(self, data: bytes) -> ResponseHead | None:
         """Take the next bytes; return the head when it is complete.
 
         Raises :class:`HeadError` (502) at the first byte that cannot be part of a valid head.
         """
-        try:
-            received = self._take(data)
-        except _Malformed as error:
-            raise HeadError(502, f"the response head is malformed: {error}") from None
-        except _TooLarge as error:
-            raise HeadError(502, f"the response {error}") from None
+        received = self._take(data)
         if received is None:
             return None
         line = _STATUS_LINE.match(received)
@@ -333,11 +335,3 @@ def _check_host(head: RequestHead) -> None:
         raise HeadError(400, "the request needs exactly one Host field")
     if hosts and not _HOST.fullmatch(hosts[0]):
         raise HeadError(400, "the Host field is not a host with or without a port")
-
-
-class _Malformed(Exception):
-    """A head that the parser rejects."""
-
-
-class _TooLarge(Exception):
-    """A head that exceeds the limits."""

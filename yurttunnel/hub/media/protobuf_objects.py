@@ -46,13 +46,7 @@ ENVELOPE_TAIL: Final = encode_bytes(3, b"") + encode_bytes(4, b"")
 
 def decode_type(data: bytes, begin: int, end: int) -> TypeMeta:
     """Parse a ``runtime.TypeMeta``."""
-    api_version = kind = ""
-    for field, start, stop in fields(data, begin, end):
-        if field == tag(1):
-            api_version = text(data, start, stop)
-        elif field == tag(2):
-            kind = text(data, start, stop)
-    return TypeMeta(api_version, kind)
+    return TypeMeta(*_two_texts(data, begin, end))
 
 
 def check_content(field: int, content: bytes) -> None:
@@ -117,7 +111,7 @@ def _decode_metadata(body: bytes, start: int, stop: int) -> Item:
         elif field == _VERSION:
             version = text(body, begin, end)
         elif field == _LABELS:
-            key, value = _entry(body, begin, end)
+            key, value = _two_texts(body, begin, end)
             labels[key] = value
     return Item(namespace, name, version, labels, "", body)
 
@@ -132,7 +126,7 @@ def _decode_node(body: bytes, start: int, stop: int) -> str:
 def ends_initial_events(body: bytes) -> bool:
     """Return whether a bookmark marks the end of the initial events."""
     return any(
-        field == _ANNOTATIONS and _entry(body, begin, end) == (INITIAL_EVENTS_END, "true")
+        field == _ANNOTATIONS and _two_texts(body, begin, end) == (INITIAL_EVENTS_END, "true")
         for outer, start, stop in fields(body, 0, len(body))
         if outer == METADATA
         for field, begin, end in fields(body, start, stop)
@@ -165,15 +159,15 @@ def bookmark_form(version: str, initial_events_end: bool) -> bytes:
     return encode_bytes(1, metadata)
 
 
-def _entry(body: bytes, begin: int, end: int) -> tuple[str, str]:
-    """Return the key and value of a map entry."""
-    key = value = ""
+def _two_texts(body: bytes, begin: int, end: int) -> tuple[str, str]:
+    """Return the fields 1 and 2, such as the key and value of a map entry."""
+    first = second = ""
     for field, start, stop in fields(body, begin, end):
         if field == tag(1):
-            key = text(body, start, stop)
+            first = text(body, start, stop)
         elif field == tag(2):
-            value = text(body, start, stop)
-    return key, value
+            second = text(body, start, stop)
+    return first, second
 
 
 def time_text(message: bytes, form: Callable[[float], str]) -> str | None:

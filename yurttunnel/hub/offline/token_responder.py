@@ -118,22 +118,20 @@ class TokenResponder:
 
 def is_token_review(request: ApiRequest) -> bool:
     """Return whether a request creates a TokenReview."""
-    resource = request.resource
-    return (
-        request.verb == "create"
-        and resource is not None
-        and (resource.group, resource.name) == (GROUP, "tokenreviews")
-    )
+    return _creates(request, GROUP, "tokenreviews")
 
 
 def is_token_request(request: ApiRequest) -> bool:
     """Return whether a request creates a token of a service account."""
+    return request.subresource == "token" and _creates(request, "", "serviceaccounts")
+
+
+def _creates(request: ApiRequest, group: str, name: str) -> bool:
     resource = request.resource
     return (
         request.verb == "create"
         and resource is not None
-        and (resource.group, resource.name) == ("", "serviceaccounts")
-        and request.subresource == "token"
+        and (resource.group, resource.name) == (group, name)
     )
 
 
