@@ -170,8 +170,7 @@ class AgentProcess:
             self.agent.drain_timeout = settings.drain_timeout
             client_settings.limits = _limits(settings)
 
-        following.follow(LIVE_FLAGS, use)
-        following.tell(self.readiness)
+        following.follow(LIVE_FLAGS, use, self.readiness)
         following.setServiceParent(self.meta)
 
     def _snapshots(self) -> Iterator[SessionSnapshot]:

@@ -227,8 +227,7 @@ def build(
             offline.watches.min_seconds = now.min_watch_seconds
             cache.set_limit(now.cache_bytes)
 
-        following.follow(LIVE_FLAGS, use)
-        following.tell(readiness)
+        following.follow(LIVE_FLAGS, use, readiness)
     # The ports are opened first, so nothing has started if one is in use. Services stop in reverse.
     return NotifyingService(
         reactor,

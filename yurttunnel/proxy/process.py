@@ -105,8 +105,7 @@ class ProxyProcess:
         self._readiness.add("forwarding", self._forwarding_problem, required=False)
         self._following = following
         if following is not None:
-            following.follow(LIVE_FLAGS, self._use)
-            following.tell(self._readiness)
+            following.follow(LIVE_FLAGS, self._use, self._readiness)
 
     def _use(self, settings: Settings) -> None:
         """Apply the settings that can change with the file."""

@@ -231,8 +231,7 @@ class ServerProcess:
             features=[nodes.page(), steering_page(lambda: self.steering())],
         )
         if following is not None:
-            following.follow(LIVE_FLAGS, self.live.apply)
-            following.tell(self.readiness)
+            following.follow(LIVE_FLAGS, self.live.apply, self.readiness)
             following.setServiceParent(self.meta)
         self.audit: Audit | None = None
         if settings.audit is not None:

@@ -25,10 +25,10 @@ KEPT = "the previous configuration stays in use"
 
 
 class ReloaderTests(ConfigurationFile, SynchronousTestCase):
-    """``ConfigurationReloader`` notifies the subscribers of changed flags."""
+    """``ConfigurationReloader`` has the program apply changed flags."""
 
     def setUp(self):
-        """Start with one target; one subscriber uses the targets, another one the window."""
+        """Start with one target; the program uses the targets and the window."""
         super().setUp()
         self.used = []
         self.logged = Logged(self, "yurttunnel")
@@ -44,8 +44,8 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.following = ConfigurationReloader(
             self.clock, self.read, options, options.file, self.levels
         )
-        self.following.follow((TARGET,), lambda settings: self.use(settings.targets))
-        self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
+        self.readiness = Readiness()
+        self.following.follow((TARGET, WINDOW), self.use, self.readiness)
         self.following.startService()
         self.addCleanup(self.following.stopService)
 
@@ -53,9 +53,9 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         """Read the file at once, or as soon as the disk responds."""
         return self.jobs.run(lambda: function(argument))
 
-    def use(self, value):
-        """Record the settings that a subscriber gets."""
-        self.used.append(value)
+    def use(self, settings):
+        """Record the settings that the program gets."""
+        self.used.append((settings.targets, settings.window))
 
     @property
     def lines(self):
@@ -79,16 +79,16 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         problem = self.following.problem()
         return None if problem is None else problem.replace(str(self.path), "FILE")
 
-    def test_subscribers_of_changed_flags(self):
-        """Only subscribers of a changed flag are called; the log names the flags."""
+    def test_changed_flags(self):
+        """Only changes of flags in use are applied; the log names the flags."""
         self.change('node-name = "n"\ntarget = ["a", "b"]')
-        self.assertEqual([("a", "b")], self.used)
+        self.assertEqual([(("a", "b"), 30.0)], self.used)
         self.assertEqual(["info: changed in FILE, and in use: --target"], self.lines)
         self.change('node-name = "n"\ntarget = ["a", "b"]\nresume-window = "5"')
         self.change('# with a comment\nnode-name = "n"\ntarget = ["a", "b"]\nresume-window = 5')
-        self.assertEqual([("a", "b"), 5.0], self.used)
+        self.assertEqual([(("a", "b"), 5.0)], self.used[1:])
         self.change('node-name = "n"')
-        self.assertEqual([(), 30.0], self.used[2:])
+        self.assertEqual([((), 30.0)], self.used[2:])
         self.assertIsNone(self.problem())
 
     def test_command_line_takes_precedence(self):
@@ -105,7 +105,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
             self.check(1)
         self.assertEqual([], self.used)
         self.check(1)
-        self.assertEqual([("xxxx",)], self.used)
+        self.assertEqual([(("xxxx",), 30.0)], self.used)
         os.chmod(self.path, 0)
         self.patch(Options, "reread", None)
         self.check(10)
@@ -125,7 +125,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         )
         self.change('node-name = "n"\ntarget = ["b"]')
         self.assertIsNone(self.problem())
-        self.assertEqual([("b",)], self.used)
+        self.assertEqual([(("b",), 30.0)], self.used)
         self.assertEqual("info: FILE is in use again", self.lines[-1])
 
     def test_a_removed_file(self):
@@ -155,7 +155,7 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.start("# nothing", "--node-name=n")
         self.change("target = ['b']")
         self.change("# nothing")
-        self.assertEqual((None, [("b",), ()]), (self.problem(), self.used))
+        self.assertEqual((None, [(("b",), 30.0), ((), 30.0)]), (self.problem(), self.used))
 
     def test_a_file_that_is_empty_at_the_start(self):
         """The start fails: a power failure leaves such files, whose restrictions would be lost."""
@@ -169,12 +169,12 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.following.stopService()
         self.start("# nothing", "--node-name=n")
         self.change("target = ['b']")
-        self.assertEqual((None, [("b",)]), (self.problem(), self.used))
+        self.assertEqual((None, [(("b",), 30.0)]), (self.problem(), self.used))
 
     def test_flags_that_need_a_restart(self):
         """It is reported until the file has the initial value; all other changes apply."""
         self.change('node-name = "m"\ntarget = ["b"]\nstandalone = true')
-        self.assertEqual([("b",)], self.used)
+        self.assertEqual([(("b",), 30.0)], self.used)
         sentence = "changed in FILE, needs a restart: --node-name, --standalone"
         self.assertEqual(sentence, self.problem())
         self.assertIn(f"warn: {sentence}", self.lines)
@@ -183,31 +183,28 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
         self.change('node-name = "n"\ntarget = ["c"]')
         self.assertIsNone(self.problem())
 
-    def test_a_subscriber_that_raises(self):
-        """The setting stays unchanged, and the subscriber is retried until it accepts it."""
+    def test_a_program_that_rejects(self):
+        """The setting stays unchanged, and the program is asked again until it accepts it."""
         refusal = [ChangeRejected("the port is taken")]
 
         async def refuse(settings):
             if refusal:
                 raise refusal[0]
-            self.use("at last")
+            self.use(settings)
 
-        self.following._subscribers.clear()
-        self.following.follow((ALONE,), refuse)
-        self.following.follow((WINDOW,), lambda settings: self.use(settings.window))
+        self.following.follow((ALONE,), refuse, Readiness())
         self.change('node-name = "n"\ntarget = ["a"]\nstandalone = true\nresume-window = 7')
         self.check(3)
         self.assertEqual(f"FILE: the port is taken; {KEPT}", self.problem())
         self.assertEqual([], self.used)
         refusal.clear()
         self.check(1)
-        self.assertEqual((["at last", 7.0], None), (self.used, self.problem()))
+        self.assertEqual(([(("a",), 7.0)], None), (self.used, self.problem()))
 
-    def test_a_slow_subscriber(self):
-        """The next check waits for an asynchronous subscriber."""
+    def test_a_slow_program(self):
+        """The next check waits for a program that applies a change asynchronously."""
         pending = Deferred()
-        self.following._subscribers.clear()
-        self.following.follow((TARGET,), lambda settings: pending)
+        self.following.follow((), lambda settings: pending, Readiness())
         self.change('node-name = "n"\ntarget = ["b"]')
         self.change('node-name = "n"\ntarget = ["c"]')
         self.assertEqual([], self.lines)
@@ -225,11 +222,9 @@ class ReloaderTests(ConfigurationFile, SynchronousTestCase):
 
     def test_readiness_finding(self):
         """A problem of the file is a finding that does not affect readiness."""
-        readiness = Readiness()
-        self.following.tell(readiness)
-        self.assertEqual([Finding("configuration", None, False)], readiness.findings())
+        self.assertEqual([Finding("configuration", None, False)], self.readiness.findings())
         self.change("target = 1")
-        (finding,) = readiness.findings()
+        (finding,) = self.readiness.findings()
         self.assertIn("write an array of texts", finding.problem)
         self.assertFalse(finding.required)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -35,17 +34,11 @@ class ChangeRejected(Exception):
     """A change in the file cannot be applied now, such as a port in use; the message says why."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Subscriber(Generic[Settings]):
-    flags: frozenset[str]
-    apply: Callable[[Settings], Awaitable[None] | None]
-
-
 class ConfigurationReloader(Reconciler, Generic[Settings]):
-    """Reads the file of ``options`` again when it has changed, and applies it to the subscribers.
+    """Reads the file of ``options`` again when it has changed, and has the program apply it.
 
     A file is read once it was the same at two checks: it may still be being written. While it is
-    invalid, missing, or rejected by a subscriber, everything stays as it was. ``levels`` follow
+    invalid, missing, or rejected by the program, everything stays as it was. ``levels`` follow
     ``--v``. ``in_thread(function, argument)`` calls the function in a thread.
     """
 
@@ -64,23 +57,25 @@ class ConfigurationReloader(Reconciler, Generic[Settings]):
         self._file = file
         self._levels = levels
         self._started_with = self._in_use = options
-        self._subscribers: list[_Subscriber[Settings]] = []
+        self._live = frozenset({VERBOSITY.name})
+        self._use: Callable[[Settings], Awaitable[None] | None] = lambda settings: None
         self._seen = self._applied = options.file_state
         self._error: str | None = None
         self._restart: tuple[str, ...] = ()
 
     def follow(
-        self, flags: Sequence[Entry], apply: Callable[[Settings], Awaitable[None] | None]
+        self,
+        flags: Sequence[Entry],
+        use: Callable[[Settings], Awaitable[None] | None],
+        readiness: Readiness,
     ) -> None:
-        """Call ``apply(settings)`` when one of ``flags`` has changed.
+        """Have ``use(settings)`` called when one of ``flags`` has changed.
 
-        Subscribers are called in the order of registration. One that may reject a change, by
-        raising :class:`ChangeRejected`, must come first, and must then leave everything as it was.
+        It may raise :class:`ChangeRejected`, and must then leave everything as it was.
+        ``readiness`` only warns of changes that are not in use.
         """
-        self._subscribers.append(_Subscriber(frozenset(flag.name for flag in flags), apply))
-
-    def tell(self, readiness: Readiness) -> None:
-        """Register a check with ``readiness`` that only warns of changes that are not in use."""
+        self._live |= {flag.name for flag in flags}
+        self._use = use
         readiness.add("configuration", self.problem, required=False)
 
     def problem(self) -> str | None:
@@ -112,24 +107,20 @@ class ConfigurationReloader(Reconciler, Generic[Settings]):
 
     async def _apply(self, options: CommandOptions[Settings]) -> None:
         changed = _differences(self._in_use, options)
-        for subscriber in self._subscribers:
-            if subscriber.flags & changed:
-                applied = subscriber.apply(options.settings)
-                if applied is not None:
-                    await applied
+        if changed & self._live - {VERBOSITY.name}:
+            used = self._use(options.settings)
+            if used is not None:
+                await used
         if VERBOSITY.name in changed:
             options.apply_log_level(self._levels)
         self._in_use = options
-        live = frozenset({VERBOSITY.name}).union(
-            *(subscriber.flags for subscriber in self._subscribers)
-        )
-        if changed & live:
+        if changed & self._live:
             self._log.info(
                 "changed in {file}, and in use: {flags}",
                 file=str(self._file),
-                flags=_listed(changed & live),
+                flags=_listed(changed & self._live),
             )
-        restart = tuple(sorted(_differences(self._started_with, options) - live))
+        restart = tuple(sorted(_differences(self._started_with, options) - self._live))
         if restart != self._restart:
             self._restart = restart
             if restart:
