@@ -371,7 +371,6 @@ class Forwarding:
         self.pause_body()
 
     def resumeProducing(self) -> None:
-        """Resume the request body."""
         self._cancel_upload_timeout()
         self.exchange.resumeProducing()
 

@@ -384,7 +384,6 @@ class ServerConnection(HTTPConnection):
         self._output_ended = True
 
     def connection_ended(self, reason: Failure) -> None:
-        """Handle the end of the connection, from either side."""
         self._take = None
         self._held = b""
         self._closing = True

@@ -299,7 +299,6 @@ class CommandOptions(usage.Options, Generic[Settings]):
         return normalized
 
     def parseArgs(self, *arguments: str) -> None:
-        """Reject positional arguments."""
         if arguments:
             raise usage.UsageError(f"unexpected argument {arguments[0]!r}: it belongs to no flag")
 

@@ -143,7 +143,6 @@ class TunnelStream:
             self._producer.pauseProducing()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """Send the pieces of ``data``."""
         self.write(b"".join(data))
 
     def loseWriteConnection(self) -> None:
@@ -173,7 +172,6 @@ class TunnelStream:
         self._session.request_flush()
 
     def getPeer(self) -> IAddress:
-        """Return the address of the peer and the stream's target."""
         request = self._wire.request
         host = f"[{request.host}]" if ":" in request.host else request.host
         return StreamAddress(self._session.peer_name, f"{host}:{request.port}")
@@ -235,7 +233,6 @@ class TunnelStream:
             self._producer.pauseProducing()
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
         self._producer = None
         self._producer_paused = False
         pull, self._pull = self._pull, None

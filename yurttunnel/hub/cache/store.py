@@ -144,7 +144,6 @@ class Cache(Service):
         self._writer.set_limit(max_bytes)
 
     def startService(self) -> None:
-        """Start to open the file."""
         super().startService()
         self._writer.start()
         _ = self._hours.start(clients.HOUR).addErrback(self._defect)

@@ -79,12 +79,10 @@ class RecentEvents(Service):
         return reversed(self._events.values())
 
     def startService(self) -> None:
-        """Start observing the log."""
         super().startService()
         self._publisher.addObserver(self)
 
     def stopService(self) -> None:
-        """Stop observing the log."""
         super().stopService()
         self._publisher.removeObserver(self)
 

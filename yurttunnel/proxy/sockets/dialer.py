@@ -33,7 +33,6 @@ class TcpDialer:
         self._pacing = pacing
 
     def dial(self, endpoint: Endpoint) -> socket.socket:
-        """Start to connect; see :class:`IDialer`."""
         family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
         dialed = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:

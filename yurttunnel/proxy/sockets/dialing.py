@@ -97,11 +97,9 @@ class Dialing:
     # -- IReadWriteDescriptor ------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor of the socket that is connecting."""
         return -1 if self._server is None else self._server.fileno()
 
     def logPrefix(self) -> str:
-        """Return its name for the log."""
         return "connection to an endpoint"
 
     def doRead(self) -> None:

@@ -82,7 +82,6 @@ class Listener:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """Return its name for the log."""
         return "proxy socket"
 
     def doRead(self) -> None:

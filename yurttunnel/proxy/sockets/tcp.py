@@ -58,7 +58,6 @@ class TcpProxySockets:
     max_dialing: int = MAX_DIALING
 
     def open(self, service: VirtualService, picker: IEndpointPicker) -> IProxySocket:
-        """Listen for ``service``; see :class:`IProxySockets`."""
         listening = self.ports.open(service.key)
         # Accepted connections inherit these options in Linux.
         tune_local_socket(listening)
@@ -118,7 +117,6 @@ class TcpProxySocket:
     # -- IProxySocket --------------------------------------------------------------------------
 
     def update(self, service: VirtualService) -> None:
-        """Apply a change of the service; see :class:`IProxySocket`."""
         self._service = service
         if service.endpoints:
             self._listener.start()

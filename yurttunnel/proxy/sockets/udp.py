@@ -131,7 +131,6 @@ class UdpProxySocket:
         return self.listener.fileno()
 
     def logPrefix(self) -> str:
-        """Return its name for the log."""
         return f"UDP port {self.port}"
 
     def doRead(self) -> None:

@@ -147,7 +147,6 @@ class UdpClient:
         return self._socket.fileno()
 
     def logPrefix(self) -> str:
-        """Return its name for the log."""
         return "UDP client"
 
     def doRead(self) -> None:

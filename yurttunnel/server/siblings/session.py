@@ -198,7 +198,6 @@ class RemoteNodeSession:
         return dial.addBoth(self._dial_ended, dial)
 
     def snapshot(self) -> SessionSnapshot:
-        """Return a snapshot of the session with the sibling, with the name of the node."""
         return replace(self._sibling.tunnel.snapshot(), node=self.node)
 
     def _dial_ended(self, result: IStream | Failure, dial: Deferred[IStream]) -> IStream | Failure:

@@ -41,7 +41,6 @@ class Iptables:
 
     @property
     def version(self) -> int:
-        """The version of IP."""
         return self._back_end.version
 
     @property
@@ -65,7 +64,6 @@ class Iptables:
         return Applied(outcome.differences, frozenset(port for port in ports if port is not None))
 
     async def remove(self) -> bool:
-        """Remove all our chains, and the jumps to them."""
         return await self._tables.remove()
 
     def generation(self) -> int | None:

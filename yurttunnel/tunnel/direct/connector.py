@@ -72,7 +72,6 @@ class SocketConnector:
         self._factory.startedConnecting(self)
 
     def stopConnecting(self) -> None:
-        """Cancel the attempt."""
         if not self._is_connecting:
             raise NotConnectingError()
         self._failed(UserError())
@@ -85,7 +84,6 @@ class SocketConnector:
             self._transport.loseConnection()
 
     def getDestination(self) -> IAddress:
-        """Return the address."""
         return address_of(self._family, self._address)
 
     # -- IReadWriteDescriptor ------------------------------------------------------------------

@@ -146,11 +146,9 @@ class DescriptorSet:
     # -- IReadDescriptor -----------------------------------------------------------------------
 
     def fileno(self) -> int:
-        """Return the descriptor that the reactor watches."""
         return -1 if self._epoll is None else self._epoll.fileno()
 
     def logPrefix(self) -> str:
-        """Return the name of the set for the log."""
         return "sockets"
 
     def doRead(self) -> None:

@@ -55,11 +55,9 @@ class DirectReactor:
         take_over(port, self._descriptors)
 
     def getReaders(self) -> list[Any]:
-        """Return the readers of this reactor and the underlying one."""
         return [*self._descriptors.readers(), *self._reactor.getReaders()]
 
     def getWriters(self) -> list[Any]:
-        """Return the writers of this reactor and the underlying one."""
         return [*self._descriptors.writers(), *self._reactor.getWriters()]
 
     def listenTCP(

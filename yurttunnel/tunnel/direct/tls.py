@@ -152,7 +152,6 @@ class TLSTransport(Protocol):
             self.transport.write(encrypted)
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """Send the pieces of ``data``."""
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
@@ -175,7 +174,6 @@ class TLSTransport(Protocol):
         self.transport.abortConnection()
 
     def getPeer(self) -> IAddress:
-        """Return the address of the other end."""
         return self.transport.getPeer()
 
     def getHost(self) -> IAddress:
@@ -213,7 +211,6 @@ class TLSTransport(Protocol):
             self.transport.registerProducer(producer, streaming)
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
         if self._producer is not None:
             self._producer = None
             self.transport.unregisterProducer()
@@ -409,11 +406,9 @@ class TLSFactory(Factory):
         return transport
 
     def doStart(self) -> None:
-        """Start the inner factory."""
         self.wrappedFactory.doStart()
         super().doStart()
 
     def doStop(self) -> None:
-        """Stop the inner factory."""
         self.wrappedFactory.doStop()
         super().doStop()

@@ -129,7 +129,6 @@ class SocketTransport:
             self._pull_later()
 
     def writeSequence(self, data: Iterable[bytes]) -> None:
-        """Send the pieces of ``data``."""
         self.write(b"".join(data))
 
     def loseConnection(self) -> None:
@@ -141,7 +140,6 @@ class SocketTransport:
             self._reactor.call_soon(self._close_when_sent)
 
     def loseWriteConnection(self) -> None:
-        """End the sending direction once everything is sent."""
         if self._writable:
             self._writable = False
             self._write_ending = True
@@ -156,7 +154,6 @@ class SocketTransport:
             self._fail(ConnectionAborted())
 
     def getPeer(self) -> IAddress:
-        """Return the address of the other end."""
         return self._peer
 
     def getHost(self) -> IAddress:
@@ -190,7 +187,6 @@ class SocketTransport:
             pulled.resumeProducing()
 
     def unregisterProducer(self) -> None:
-        """Forget the producer."""
         self._producer = None
         self._pulling = False
         self._producer_paused = False
