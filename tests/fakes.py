@@ -23,8 +23,7 @@ from zope.interface import implementer
 
 from yurttunnel.pki.identity import Identifiers
 from yurttunnel.server.registry import INodeSession
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.shares import OTHER
 from yurttunnel.tunnel.statistics import SessionSnapshot
 from yurttunnel.tunnel.transports import IHalfCloseableTransport

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from yurttunnel.http.bearer import MAX_TOKEN, BadToken, bearer_token
+from yurttunnel.http.fields import MAX_TOKEN, BadToken, bearer_token
 from yurttunnel.http.head import RequestHead
 
 

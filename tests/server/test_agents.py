@@ -22,7 +22,7 @@ from yurttunnel.pki.tls_errors import rejection_error
 from yurttunnel.server import agents
 from yurttunnel.server.registry import NodeNotConnected
 from yurttunnel.tunnel.connection import SessionConnection
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import NO_SESSION
 

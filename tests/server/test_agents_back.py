@@ -8,7 +8,7 @@ from tests.logged import Logged
 from tests.server.agents import GRACE, WINDOW, ListenerTests, Route, ignore_session
 from yurttunnel.agent.connection_group import FIRST_DELAY
 from yurttunnel.server.node_session import RECONNECT_TIMEOUT
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import NO_SESSION
 

@@ -6,8 +6,7 @@ from twisted.internet.error import ConnectionDone
 from zope.interface.verify import verifyObject
 
 from tests.tunnel.memory import HalfCloseUser, Producer, User
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
 from yurttunnel.wire.codes import Code
 

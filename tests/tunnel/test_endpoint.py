@@ -35,7 +35,7 @@ from zope.interface.verify import verifyObject
 from tests.tunnel.certificates import ClientTLS, ServerTLS
 from tests.tunnel.memory import HalfCloseUser, SessionPair, User
 from yurttunnel.tunnel.endpoint import TunnelEndpoint
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
 
 

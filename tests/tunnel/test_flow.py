@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.tunnel.memory import MIB, HalfCloseUser, SessionPair, User
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.tunnel.stream import TunnelStream
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.hello import Limits

@@ -15,7 +15,7 @@ from zope.interface.verify import verifyObject
 
 from tests.fakes import MemoryConnection
 from tests.tunnel.memory import HalfCloseUser, SessionPair, User
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.tunnel.relay import LocalConnection, StreamSide
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code

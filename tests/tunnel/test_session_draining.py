@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.tunnel.memory import HalfCloseUser
 from tests.tunnel.sessions import SessionTestCase
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.tunnel.session import GOAWAY_STEP, REPLACEMENT_TIME
 from yurttunnel.wire import frames
 from yurttunnel.wire.codes import Code

@@ -14,8 +14,7 @@ from tests.tunnel.memory import MIB, Acceptor, SessionPair, User
 from yurttunnel.http.pool import PoolSettings
 from yurttunnel.server.siblings.hello import SIBLING_LIMITS
 from yurttunnel.tunnel.cancelled_dials import CANCELLED_DIAL_HOLD
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.session import SessionContext
 from yurttunnel.tunnel.shares import (
     FOR_KUBELETS,

@@ -6,7 +6,7 @@ from twisted.internet.error import ConnectionDone
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.fakes import FakeStream, Recorder
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.tunnel.splicing import splice_streams
 from yurttunnel.wire.codes import Code
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.tunnel.sessions import SessionTestCase
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
 
 

@@ -30,13 +30,7 @@ from yurttunnel.proxy.data_path import DataPath, select_data_path
 from yurttunnel.proxy.health import METRICS as HEALTH_METRICS
 from yurttunnel.proxy.health import HealthPages, SyncHealth
 from yurttunnel.proxy.health_checks import HealthCheckServers, listening_hosts
-from yurttunnel.proxy.metrics import (
-    METRICS,
-    PREFIX,
-    TABLE_METRICS,
-    ProxyStats,
-    connection_table,
-)
+from yurttunnel.proxy.metrics import METRICS, PREFIX, TABLE_METRICS, ProxyStats, connection_table
 from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.page import problems_section, services_page, services_section, syncs_section
 from yurttunnel.proxy.proxier import Proxier

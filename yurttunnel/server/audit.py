@@ -27,8 +27,7 @@ from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.server.audit_log import Value, format_line
 from yurttunnel.server.handshake_failures import peer_authority
 from yurttunnel.server.redaction import redacted
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.wire.codes import Code
 
 

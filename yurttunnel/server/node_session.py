@@ -16,8 +16,7 @@ from yurttunnel.pki.identity import (
     uncovered_identifiers,
 )
 from yurttunnel.server.registry import INodeSession, SessionRegistry
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot

@@ -8,8 +8,7 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IProtocol, IProtocolFactory, IStreamClientEndpoint
 from zope.interface import implementer
 
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream, IStreamOpener
+from yurttunnel.tunnel.interfaces import IStream, IStreamOpener, StreamFailed
 from yurttunnel.wire.codes import Code
 
 _numbers = count(1)

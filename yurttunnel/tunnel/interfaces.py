@@ -10,7 +10,15 @@ from zope.interface import Attribute, Interface
 
 from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
-from yurttunnel.wire.codes import Code
+from yurttunnel.wire.codes import Code, CodedError
+
+
+class StreamFailed(CodedError):
+    """A stream could not be opened, or ended before both directions had ended.
+
+    ``code`` is the reason as a code of the protocol, ``text`` a message for the user who requested
+    the stream.
+    """
 
 
 class IStream(IHalfCloseableTransport):

@@ -16,8 +16,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.cancelled_dials import CancelledDials
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamOpener
+from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamOpener, StreamFailed
 from yurttunnel.tunnel.shares import OTHER, Holder, Shares, ShareUsedUp
 from yurttunnel.tunnel.statistics import SessionSnapshot, TunnelCounters
 from yurttunnel.tunnel.stream import StreamRequest, TunnelStream

@@ -20,8 +20,7 @@ from twisted.internet.task import CooperativeTask
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream, IStreamRequest
+from yurttunnel.tunnel.interfaces import IStream, IStreamRequest, StreamFailed
 from yurttunnel.tunnel.shares import Holder
 from yurttunnel.wire.codes import Code
 from yurttunnel.wire.stream import Stream

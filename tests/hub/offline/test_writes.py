@@ -8,7 +8,7 @@ from collections import Counter
 
 from tests.hub.offline.world import OfflineTestCase, item
 from tests.hub.request.tokens import jwt, service_account_token
-from yurttunnel.http.bearer import MAX_TOKEN
+from yurttunnel.http.fields import MAX_TOKEN
 from yurttunnel.hub.cache.events import OWNER_SHARE
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 from yurttunnel.hub.media.protobuf_objects import envelope

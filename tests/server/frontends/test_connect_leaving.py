@@ -5,7 +5,7 @@ from __future__ import annotations
 from twisted.internet.error import ConnectionDone, ConnectionLost
 
 from tests.server.frontends.connecting import ConnectTestCase, HalfClosingConnection, connect
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
 
 

@@ -7,7 +7,7 @@ from yurttunnel.server.service import ServerService
 from yurttunnel.server.siblings.client import SiblingClient
 from yurttunnel.server.siblings.hello import SIBLING_LIMITS
 from yurttunnel.tunnel.connection import SessionConnection
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
 
 WINDOW = SIBLING_LIMITS.resume_window / 1000

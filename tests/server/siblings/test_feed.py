@@ -21,7 +21,7 @@ from yurttunnel.server.siblings.feed import (
     encode_entry,
     encode_removal,
 )
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
 
 

@@ -15,7 +15,7 @@ from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.siblings import feed
 from yurttunnel.server.siblings import session as sibling_session
 from yurttunnel.server.siblings.session import STALE_NODES_TTL
-from yurttunnel.tunnel.errors import StreamFailed
+from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.tunnel.shares import OTHER, Holder, Kind
 from yurttunnel.wire.codes import Code
 

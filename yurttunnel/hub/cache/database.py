@@ -13,13 +13,7 @@ from typing import NamedTuple
 from twisted.python.failure import Failure
 
 from yurttunnel.hub.cache import documents, events, schema
-from yurttunnel.hub.cache.clients import (
-    GUESTS_SHARE,
-    KUBELET,
-    IsGuest,
-    LimitGuests,
-    MakeRoom,
-)
+from yurttunnel.hub.cache.clients import GUESTS_SHARE, KUBELET, IsGuest, LimitGuests, MakeRoom
 from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
 from yurttunnel.hub.cache.errors import (
     CacheDamaged,

@@ -10,13 +10,7 @@ from typing import Final
 import msgspec
 from zope.interface import implementer
 
-from yurttunnel.hub.media.interfaces import (
-    IListReader,
-    IListWriter,
-    Item,
-    ListMeta,
-    TypeMeta,
-)
+from yurttunnel.hub.media.interfaces import IListReader, IListWriter, Item, ListMeta, TypeMeta
 from yurttunnel.hub.media.json_shapes import Objects
 from yurttunnel.hub.media.json_text import SPACE, STRING, checked, spaced, text_form
 from yurttunnel.hub.media.json_values import ValueReader, may_be_last

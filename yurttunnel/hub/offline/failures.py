@@ -123,9 +123,5 @@ def _named(request: ApiRequest) -> str:
 
 def _details(request: ApiRequest) -> dict[str, object]:
     assert request.resource is not None
-    fields = {
-        "name": request.name,
-        "group": request.resource.group,
-        "kind": request.resource.name,
-    }
+    fields = {"name": request.name, "group": request.resource.group, "kind": request.resource.name}
     return {key: value for key, value in fields.items() if value}

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import NoReturn
 
-from yurttunnel.http.bearer import MAX_TOKEN
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.fields import MAX_TOKEN
 from yurttunnel.hub.cache.interfaces import Collection, ICache
 from yurttunnel.hub.cache.selectors import PODS
 from yurttunnel.hub.offline.failures import OfflineFailures

@@ -13,8 +13,8 @@ from base64 import urlsafe_b64decode
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from yurttunnel.http.bearer import BadToken, bearer_token
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.http.fields import BadToken, bearer_token
 from yurttunnel.http.head import RequestHead
 from yurttunnel.hub.request.requests import Caller
 

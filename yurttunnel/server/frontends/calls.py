@@ -19,8 +19,7 @@ from yurttunnel.ops.failures import Failures
 from yurttunnel.server.audit import Audit, audited, unix_user
 from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.tunnel.shares import Holder, Kind, caller_at
 from yurttunnel.wire.codes import Code

@@ -40,8 +40,7 @@ from yurttunnel.server.frontends.calls import DIAL_TIMEOUT, Call, Dialer
 from yurttunnel.server.handshake_failures import HandshakeFailureLog, peer_address
 from yurttunnel.server.redaction import redacted
 from yurttunnel.server.registry import SessionRegistry
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.relay import LocalConnection
 from yurttunnel.tunnel.shares import Kind
 from yurttunnel.wire.codes import Code

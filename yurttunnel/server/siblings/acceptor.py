@@ -25,8 +25,7 @@ from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.siblings.feed import FEED_HOST, FeedWriter
 from yurttunnel.server.siblings.hello import sibling_hello
 from yurttunnel.tunnel.connection import MAX_UNFINISHED, SessionConnection
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest
+from yurttunnel.tunnel.interfaces import IStream, IStreamAcceptor, IStreamRequest, StreamFailed
 from yurttunnel.tunnel.session import PeerDescription, SessionContext, TunnelSession
 from yurttunnel.tunnel.shares import Holder
 from yurttunnel.tunnel.splicing import splice_streams

@@ -21,8 +21,7 @@ from yurttunnel.server.siblings.feed import (
     FeedReader,
     NodeEntry,
 )
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.session import TunnelSession
 from yurttunnel.tunnel.shares import OTHER, Holder
 from yurttunnel.tunnel.statistics import SessionSnapshot

@@ -16,8 +16,8 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
-from yurttunnel.http.bearer import BadToken, bearer_token
 from yurttunnel.http.errors import RequestFailed, error_content
+from yurttunnel.http.fields import BadToken, bearer_token
 from yurttunnel.http.interfaces import ExchangeFailed, IExchange
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.server.frontends.kubelet.access import Access, accesses

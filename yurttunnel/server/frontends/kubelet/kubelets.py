@@ -22,8 +22,7 @@ from yurttunnel.server.frontends.kubelet.metrics import InterceptionCounters
 from yurttunnel.server.registry import INodeSession
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel import tls
-from yurttunnel.tunnel.errors import StreamFailed
-from yurttunnel.tunnel.interfaces import IStream
+from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.reactor import IReactor
 from yurttunnel.tunnel.shares import Holder, for_kubelets
 
