@@ -174,16 +174,18 @@ def _of_service(
 
 
 def _attempts(old: ProxiedService | None, new: ProxiedService | None) -> Iterator[StaleFlows]:
-    """Yield the attempts and the reset connections at portals that are new, or that the kernel now
-    serves instead of a socket; attempts that rules rejected or dropped have no conntrack entry.
+    """Yield the attempts and the reset connections at portals that are new, or lead elsewhere;
+    attempts that rules rejected or dropped have no conntrack entry.
+
+    But iptables changes one table after the other: when a service gets endpoints, there is a moment
+    in which its portals are neither rejected nor redirected.
 
     In kernel mode, attempts at the address and port of an endpoint itself reach it without any
     rule.
     """
     if new is None or new is old:
         return
-    # A socket keeps its port, also while its service has no endpoints; only the kernel's have some.
-    stays = old is not None and (old.proxy_port is None or not new.service.endpoints)
+    stays = old is not None and old.proxy_port == new.proxy_port
     former = old.service.portals if old is not None and stays else ()
     added = [portal for portal in new.service.portals if portal not in former]
     if not added:
