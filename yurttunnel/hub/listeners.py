@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from twisted.application.service import MultiService
-from twisted.internet.defer import Deferred, DeferredList, maybeDeferred
+from twisted.internet.defer import Deferred, DeferredList
 from twisted.internet.interfaces import IListeningPort, IProtocolFactory
 from twisted.logger import Logger
 
@@ -17,8 +17,7 @@ from yurttunnel.http.server import HTTPFactory, ServerSettings
 from yurttunnel.hub.identity.identity import HubIdentity
 from yurttunnel.hub.settings import ListenerSettings
 from yurttunnel.ops.listen import CannotListen, listen_tcp
-from yurttunnel.ops.reconciler import Reconciler
-from yurttunnel.ops.services import PortService
+from yurttunnel.ops.services import PortService, RetryingPort
 from yurttunnel.ops.timeouts import all_fired_within
 from yurttunnel.tunnel import tls
 from yurttunnel.tunnel.reactor import IReactor
@@ -37,8 +36,8 @@ INTERVAL = 15.0
 """The interval of attempts to listen on an address that does not exist yet, in seconds."""
 
 
-class RetryingPort(Reconciler):
-    """Listens once ``may_listen()`` is true and the address exists; logs a failure once."""
+class HubPort(RetryingPort):
+    """Listens once ``may_listen()`` is true and the address exists."""
 
     _log = Logger()
 
@@ -49,42 +48,19 @@ class RetryingPort(Reconciler):
         may_listen: Callable[[], bool],
         listen: Callable[[], IListeningPort],
     ) -> None:
-        super().__init__(reactor, INTERVAL, f"listening on {what}", self._try_listening)
+        super().__init__(reactor, INTERVAL, f"listening on {what}", listen)
         self._may_listen = may_listen
-        self._listen = listen
         self.on_tried: list[Callable[[], object]] = []
         """Callbacks for each attempt to listen, whether successful or not."""
-        self._port: IListeningPort | None = None
-        self._problem = ""
 
-    @property
-    def listens(self) -> bool:
-        """Whether the port is open."""
-        return self._port is not None
+    def report(self, error: CannotListen) -> None:
+        self._log.warn("{error}; retrying", error=error)
 
-    def stopService(self) -> Deferred[bool]:
-        return Deferred.fromCoroutine(self._stop(super().stopService()))
-
-    async def _stop(self, stopped: Deferred[bool]) -> bool:
-        ended = await stopped
-        port, self._port = self._port, None
-        if port is not None:
-            await maybeDeferred(port.stopListening)
-        return ended
-
-    async def _try_listening(self) -> None:
-        if self._port is not None or not self._may_listen():
-            return
-        try:
-            self._port = self._listen()
-        except CannotListen as error:
-            if str(error) != self._problem:
-                self._problem = str(error)
-                self._log.warn("{error}; retrying", error=error)
-        else:
-            self._problem = ""
-        for callback in self.on_tried:
-            callback()
+    async def try_listening(self) -> None:
+        if not self.listens and self._may_listen():
+            await super().try_listening()
+            for callback in self.on_tried:
+                callback()
 
 
 class HubListeners(MultiService):
@@ -116,7 +92,7 @@ class HubListeners(MultiService):
         ).setServiceParent(self)
         if settings.interface is not None:
             host = str(settings.interface.address)
-        self._retrying: dict[str, RetryingPort] = {}
+        self._retrying: dict[str, HubPort] = {}
         if interface is not None:
             self._add(
                 f"{host}, port {settings.proxy_port}",
@@ -174,8 +150,8 @@ class HubListeners(MultiService):
 
     def _add(
         self, what: str, may_listen: Callable[[], bool], listen: Callable[[], IListeningPort]
-    ) -> RetryingPort:
-        port = RetryingPort(self._reactor, what, may_listen, listen)
+    ) -> HubPort:
+        port = HubPort(self._reactor, what, may_listen, listen)
         port.setServiceParent(self)
         self._retrying[what] = port
         return port

@@ -12,11 +12,9 @@ import os
 from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from twisted.internet.address import UNIXAddress
-from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort, IReactorTime
+from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel import __version__
@@ -33,7 +31,7 @@ from yurttunnel.ops.http_site import (
 )
 from yurttunnel.ops.listen import CannotListen, listen_unix
 from yurttunnel.ops.readiness import Finding, Readiness
-from yurttunnel.ops.reconciler import Reconciler
+from yurttunnel.ops.services import RetryingPort
 from yurttunnel.ops.unix_peers import user_id_behind
 from yurttunnel.tunnel.reactor import IReactor
 
@@ -74,44 +72,23 @@ def admin_pages(meta: Pages, debug: Pages, own: Mapping[str, Page]) -> dict[str,
     return with_access_control({**others, **debug, **own_pages}, refusal)
 
 
-class AdminSocket(Reconciler):
+class AdminSocket(RetryingPort):
     """Serves ``pages`` on :data:`SOCKET` in ``directory`` while it runs.
 
     While it cannot listen, for example because the directory does not exist, the process runs
-    without it, and ``problem`` has the reason.
+    without it. A stale socket that a killed process has left is replaced.
     """
 
     _log = Logger()
 
     def __init__(self, reactor: IReactor, directory: Path, pages: Pages) -> None:
-        super().__init__(reactor, RETRY_SECONDS, "listening for commands", self._try_listening)
-        self.problem: str | None = None
-        """Why commands cannot reach this process, or ``None``."""
         self._site = LimitedSite(pages, reactor)
         path = str(directory.absolute() / SOCKET)
-        self._listen = partial(listen_unix, reactor, SOCKET, path, self._site, mode=SOCKET_MODE)
-        self._port: IListeningPort | None = None
+        listen = partial(listen_unix, reactor, SOCKET, path, self._site, mode=SOCKET_MODE)
+        super().__init__(reactor, RETRY_SECONDS, "listening for commands", listen)
 
-    def stopService(self) -> Deferred[Any]:
-        """Close the socket; no attempt is under way, because none waits for anything."""
-        stopped = super().stopService()
-        port, self._port = self._port, None
-        return stopped if port is None else maybeDeferred(port.stopListening)
-
-    async def _try_listening(self) -> None:
-        """Listen, unless it does already; replace a stale socket that a killed process has left."""
-        if self._port is not None:
-            return
-        try:
-            self._port = self._listen()
-        except CannotListen as error:
-            if str(error) != self.problem:
-                self.problem = str(error)
-                self._log.warn(
-                    "the command yurttunnel cannot reach this process: {error}", error=error
-                )
-        else:
-            self.problem = None
+    def report(self, error: CannotListen) -> None:
+        self._log.warn("the command yurttunnel cannot reach this process: {error}", error=error)
 
 
 def process_page(

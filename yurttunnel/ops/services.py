@@ -7,9 +7,11 @@ from typing import Any
 
 from twisted.application.service import IService, MultiService, Service
 from twisted.internet.defer import Deferred, maybeDeferred
-from twisted.internet.interfaces import IListeningPort
+from twisted.internet.interfaces import IListeningPort, IReactorTime
 from twisted.python.failure import Failure
 
+from yurttunnel.ops.listen import CannotListen
+from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.ops.timeouts import log_failure
 
 
@@ -36,6 +38,50 @@ class PortService(Service):
         closed = None if port is None else port.stopListening()
         self._end()
         return closed
+
+
+class RetryingPort(Reconciler):
+    """Listens while it runs, and tries again every ``period`` seconds while it cannot.
+
+    ``problem`` is then the reason, which :meth:`report` logs once. ``what`` is that of
+    :class:`Reconciler`.
+    """
+
+    def __init__(
+        self, clock: IReactorTime, period: float, what: str, listen: Callable[[], IListeningPort]
+    ) -> None:
+        super().__init__(clock, period, what, self.try_listening)
+        self.problem: str | None = None
+        self._listen = listen
+        self._port: IListeningPort | None = None
+
+    @property
+    def listens(self) -> bool:
+        """Whether the port is open."""
+        return self._port is not None
+
+    def report(self, error: CannotListen) -> None:
+        """Log why it cannot listen."""
+        raise NotImplementedError
+
+    def stopService(self) -> Deferred[Any]:
+        """Close the port; no attempt is under way, because none waits for anything."""
+        stopped = super().stopService()
+        port, self._port = self._port, None
+        return stopped if port is None else maybeDeferred(port.stopListening)
+
+    async def try_listening(self) -> None:
+        """Listen, unless it does already."""
+        if self._port is not None:
+            return
+        try:
+            self._port = self._listen()
+        except CannotListen as error:
+            if str(error) != self.problem:
+                self.problem = str(error)
+                self.report(error)
+        else:
+            self.problem = None
 
 
 class CloseOnStop(Service):
