@@ -72,7 +72,7 @@ OTHER_PROGRAMS = {
     *("egress-selector-config-file", "enable-aggregator-routing"),
     *("bootstrap-kubeconfig", "kubelet-certificate-authority", "kubelet-preferred-address-types"),
     *("cluster-signing-cert-file", "cluster-signing-duration", "kubelet-insecure-tls"),
-    *("image", "raw", "retries", "show-labels", "now", "bind"),
+    *("image", "raw", "retries", "show-labels", "now", "bind", "upgrade-deps"),
     *("rm", "network", "user", "cap-drop", "cap-add", "mount"),
     *("for", "timeout", "type"),
     *("set", "push", "platform", "bump-revision", "mark-compacted"),
