@@ -85,8 +85,8 @@ OTHER_PROGRAMS = {
     "flag",
 }
 """Flags of kubectl and kubeadm, yurt-controller-manager, kube-apiserver, kube-controller-manager,
-kube-proxy, metrics-server, systemctl, Python's http.server, docker, helm, curl and the fuzzer, and
-the placeholder ``--flag``."""
+kube-proxy, metrics-server, systemctl, Python's http.server and venv, docker, helm, curl and the
+fuzzer, and the placeholder ``--flag``."""
 
 OF_TWIST = {"log-level", "log-file"}
 """Flags of twist, which are permitted on lines that name it: ``yurttunnel`` has none of them."""

@@ -408,7 +408,6 @@ class _Attempt(ClientFactory):
         self._dial = dial
 
     def buildProtocol(self, addr: IAddress | None) -> LocalConnection:
-        """Return the protocol for the connected socket."""
         return _DialedConnection(self, self._dial, self._dial.sockets)
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:

@@ -29,7 +29,6 @@ class _RotatedAddresses:
         self._addresses: list[IAddress] = []
 
     def addressResolved(self, address: IAddress) -> None:
-        """Store an address."""
         self._addresses.append(address)
 
     def resolutionComplete(self) -> None:

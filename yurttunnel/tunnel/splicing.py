@@ -35,7 +35,6 @@ class _Side(Protocol):
         self.dataReceived = other.write  # type: ignore[method-assign] # see above
 
     def readConnectionLost(self) -> None:
-        """Forward the half-close."""
         self._other.unregisterProducer()
         self._other.loseWriteConnection()
 

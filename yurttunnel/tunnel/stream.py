@@ -364,11 +364,9 @@ class _PulledProducer:
             yield
 
     def pauseProducing(self) -> None:
-        """Pause calling the producer."""
         self.task.pause()
 
     def resumeProducing(self) -> None:
-        """Resume calling the producer."""
         self.task.resume()
 
     def stopProducing(self) -> None:

@@ -54,7 +54,6 @@ class _TwistedTLSFactory(TLSMemoryBIOFactory):
     """A TLS factory that returns ``None`` if ``factory`` does, which Twisted's would wrap."""
 
     def buildProtocol(self, addr: IAddress | None) -> Any:
-        """Build both protocols of a connection."""
         protocol = self.wrappedFactory.buildProtocol(addr)
         return None if protocol is None else self.protocol(self, protocol)
 

@@ -177,15 +177,12 @@ class _End:
         self._buffered = b""
 
     def fileno(self) -> int:
-        """Return the descriptor."""
         return self._number
 
     def logPrefix(self) -> str:
-        """Return its name for the log."""
         return "proxied connection"
 
     def doRead(self) -> None:
-        """Forward received data."""
         if self._buffered or self._pipe is not None:
             # The other end accepts nothing for now.
             self._descriptors.removeReader(self)

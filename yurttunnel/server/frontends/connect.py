@@ -222,7 +222,6 @@ class _SplicedCaller(LocalConnection):
         self._take_stream = take_stream
 
     def connectionMade(self) -> None:
-        """Relay."""
         self.join(self._take_stream())
 
 

@@ -151,7 +151,6 @@ class _Forwarding(Forwarding):
     def acquire(
         self, *, fresh: bool, upload: bool, upgrade: bool
     ) -> Deferred[ClientConnection] | ClientConnection:
-        """Return a connection to the kubelet."""
         return self._pool.acquire(
             self.origin,
             fresh=fresh,
@@ -162,7 +161,6 @@ class _Forwarding(Forwarding):
         )
 
     def describe(self, failure: Failure) -> tuple[int, str]:
-        """Return the status and the message for a failed connection to the kubelet."""
         error = failure.value
         if isinstance(error, RequestFailed):
             return error.status, error.text
