@@ -99,10 +99,10 @@ class IsolationTests(FlowTestCase):
             far.pauseProducing()
             near.write(bytes(MIB))
             near.loseWriteConnection()
-            stalled.append((near._protocol, far))
+            stalled.append((near.user, far))
         user = User()
         near, far = self.pair.joined(user, User())
-        far._protocol.dataReceived = far.write
+        far.user.dataReceived = far.write
         self.pair.pump()
         looked_at = []
         settle_end = TunnelStream.settle_end
@@ -143,7 +143,7 @@ class IsolationTests(FlowTestCase):
     def test_stalled_streams_go_on(self):
         """A stalled stream continues where it was once it is read."""
         [(producer, far)] = self.stalled(1)
-        user = far._protocol
+        user = far.user
         far.resumeProducing()
         for _ in range(50):
             self.pair.turn()

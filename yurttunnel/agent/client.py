@@ -113,7 +113,8 @@ class ServerClient(Factory):
         self._replacements = 0
         self._session_started_at = 0.0
         self._connection_lost_at = 0.0
-        self._draining = False
+        self.draining = False
+        """Whether the client only waits for its streams to end."""
         self._ended = False
         self._attempt: Deferred[IProtocol] | None = None
         self._retry_call: IDelayedCall | None = None
@@ -152,7 +153,7 @@ class ServerClient(Factory):
 
         ``may_end`` is that of :meth:`TunnelSession.drain`.
         """
-        self._draining = True
+        self.draining = True
         session = self._session
         if session is None:
             self._stop_reconnecting()
@@ -168,7 +169,7 @@ class ServerClient(Factory):
         there is a new one it may be the only route.
         """
         session = self._session
-        if session is not None and session.connected and not self._draining:
+        if session is not None and session.connected and not self.draining:
             session.drain(text, min_delay=REPLACEMENT_TIME)
             self._start_draining()
 
@@ -203,7 +204,7 @@ class ServerClient(Factory):
 
         ``None`` if there is no session, or only a draining one.
         """
-        if self._session is None or self._draining:
+        if self._session is None or self.draining:
             return None
         return self._session.wire.peer.process
 
@@ -212,11 +213,6 @@ class ServerClient(Factory):
         """The identifiers sent to the server for the session, ``None`` without a session."""
         session = self._session
         return None if session is None else session.wire.local.properties["identifiers"]
-
-    @property
-    def draining(self) -> bool:
-        """Whether the client only waits for its streams to end."""
-        return self._draining
 
     @property
     def has_session(self) -> bool:
@@ -324,13 +320,13 @@ class ServerClient(Factory):
             connection.start(session, hello)
             self._group.on_change()
             return
-        if self._draining:
+        if self.draining:
             # Cleared first: the end of the session would abort the connection, including the
             # response.
             self._connection = None
         if session is not None:
             session.close(Code.SESSION_LOST, "the server does not know the session any more")
-        if self._draining:
+        if self.draining:
             raise Violation(Code.GOING_AWAY, _NO_NEW_SESSION)
         if hello.session == self._sent_hello.session:
             # The server's byte count belongs to that session, and would not fit a new one.
@@ -353,7 +349,7 @@ class ServerClient(Factory):
                 else reason.getErrorMessage()
             )
             self.failed_server = self.server
-            if not self._draining or self._session is not None:
+            if not self.draining or self._session is not None:
                 # After the end of the session this is expected.
                 self._log.info(
                     "{server}: connection lost: {reason}",
@@ -390,7 +386,7 @@ class ServerClient(Factory):
         shares_address = len(self._routes.locations) < group.servers
         if session.wire.unfinished and group.has_spare_servers and shares_address:
             return True
-        if not self._draining:
+        if not self.draining:
             return False
         if not self._routes.is_at_session_location(self):
             return True
@@ -418,7 +414,7 @@ class ServerClient(Factory):
     def _close_if_drained(self) -> None:
         """Close a draining session that has lost its connection, unless streams wait in it."""
         session = self._session
-        if session is None or not self._draining:
+        if session is None or not self.draining:
             return
         if not session.connected and not session.wire.unfinished:
             session.close(Code.SESSION_LOST, "the connection was lost while the session ended")
@@ -446,7 +442,7 @@ class ServerClient(Factory):
 
     def _server_draining(self) -> None:
         """Leave a server that is draining."""
-        if not self._draining:
+        if not self.draining:
             self._log.info(
                 "{server}: the server accepts no new streams in the session", server=self.server
             )
@@ -468,7 +464,7 @@ class ServerClient(Factory):
 
     def _start_draining(self) -> None:
         """Leave a new session to the other clients, and reconnect only for streams."""
-        self._draining = True
+        self.draining = True
         self._notify_siblings()
 
     def _session_closed(self, code: Code, text: str) -> None:
@@ -476,12 +472,12 @@ class ServerClient(Factory):
         if self._end_call is not None:
             self._end_call.cancel()
             self._end_call = None
-        if code is Code.REPLACED and not self._draining:
+        if code is Code.REPLACED and not self.draining:
             self._note_replacement()
             self._group.on_change()
             return
         self._log.info("{server}: session ended: {text}", server=self.server, text=text)
-        if self._draining:
+        if self.draining:
             self._stop_reconnecting()
             self._group.on_change()
         else:
@@ -512,7 +508,7 @@ class ServerClient(Factory):
                 return
         else:
             self._note_failure(reason)
-        if self.has_session and self._group.has_spare_servers and not self._draining:
+        if self.has_session and self._group.has_spare_servers and not self.draining:
             self.drain("the agent has connected to another server")
             self._notify_siblings()
 

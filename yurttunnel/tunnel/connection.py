@@ -83,12 +83,8 @@ class SessionConnection(Protocol):
         self._session: TunnelSession | None = None
         self._deadline: IDelayedCall | None = None
         self._error: Failure | None = None
-        self._session_started = False
-
-    @property
-    def session_started(self) -> bool:
+        self.session_started = False
         """Whether the peer's HELLO was received and a session started."""
-        return self._session_started
 
     @property
     def handed_over(self) -> bool:
@@ -163,7 +159,7 @@ class SessionConnection(Protocol):
         ``on_used()`` is called once the peer has sent anything but CLOSE in the session.
         """
         self._cancel_deadline()
-        self._session_started = True
+        self.session_started = True
         self._session = session
         # Looked up once: each read is one call into the session, and each write one into TLS.
         receive = session.data_received
@@ -184,7 +180,7 @@ class SessionConnection(Protocol):
         text = f"{MAX_UNFINISHED} newer connections have no session that is used either"
         self._error = self._error or Failure(Violation(Code.OVERLOADED, text))
         # Reported like a connection without a session: the agent has not used its session.
-        self._session_started = False
+        self.session_started = False
         session = self._session
         self.abandon()
         if session is not None:

@@ -135,7 +135,8 @@ class TunnelSession:
         self._resume_window = min(local.limits.resume_window, peer.limits.resume_window) / 1000
         self._carrier: SessionConnection | None = None
         self._carried_before = False
-        self._busy = False
+        self.busy = False
+        """Whether the connection is congested."""
         self._flushing = False
         self._at_end_of_round = context.at_end_of_round
         self._flush_at_round_end = False
@@ -163,11 +164,6 @@ class TunnelSession:
     def connected(self) -> bool:
         """Whether a connection carries the session now."""
         return self._carrier is not None
-
-    @property
-    def busy(self) -> bool:
-        """Whether the connection is congested."""
-        return self._busy
 
     @property
     def closed(self) -> bool:
@@ -299,7 +295,7 @@ class TunnelSession:
             self._counters.resumptions += 1
         self._carried_before = True
         self._carrier = carrier
-        self._busy = False
+        self.busy = False
         carrier.register_producer(self)
         self.flush()
 
@@ -409,7 +405,7 @@ class TunnelSession:
         On a reactor without rounds, send at once if the last send was more than :data:`BURST` ago,
         else in the next iteration.
         """
-        if self._flushing or self._busy or self._flush_at_round_end or self._carrier is None:
+        if self._flushing or self.busy or self._flush_at_round_end or self._carrier is None:
             return
         if self._flush_scheduled and self._at_end_of_round is None:
             return
@@ -448,9 +444,9 @@ class TunnelSession:
         if carrier is None:
             return
         wire = self.wire
-        if wire.may_send and not self._busy:
+        if wire.may_send and not self.busy:
             self._send_on(carrier)
-        if self._drained and not self._busy and not wire.unacknowledged:
+        if self._drained and not self.busy and not wire.unacknowledged:
             # Only now, when the peer has acknowledged everything: closing would lose the rest.
             self.close(Code.GOING_AWAY, "the session has been drained")
 
@@ -465,7 +461,7 @@ class TunnelSession:
                 carrier.write(chunk)
                 if self._at_end_of_round is None:
                     self._last_sent = self.clock.seconds()
-                if self._busy or not wire.may_send:
+                if self.busy or not wire.may_send:
                     break
         finally:
             self._flushing = False
@@ -491,15 +487,15 @@ class TunnelSession:
 
     def pauseProducing(self) -> None:
         """Stop sending for now: the connection is congested."""
-        self._busy = True
+        self.busy = True
 
     def resumeProducing(self) -> None:
-        self._busy = False
+        self.busy = False
         self.flush()
 
     def stopProducing(self) -> None:
         """Stop sending: the connection is lost, and ``connection_lost`` follows."""
-        self._busy = True
+        self.busy = True
 
     # -- SessionEvents -------------------------------------------------------------------------
 

@@ -64,11 +64,13 @@ class TunnelStream:
     ) -> None:
         self.request_id = request_id
         self._session = session
-        self._holder = holder
+        self.holder = holder
+        """The holder of the stream; ``None`` if the peer has opened it."""
         self._wire: Stream
         self._opened: Deferred[IStream] | None = None
         self._requested_at = 0.0
-        self._protocol: IProtocol | None = None
+        self.user: IProtocol | None = None
+        """The attached protocol."""
         self._producer: IPushProducer | None = None
         self._pull: CooperativeTask[Iterator[None]] | None = None
         self._producer_paused = False
@@ -102,23 +104,13 @@ class TunnelStream:
 
     def attach(self, protocol: IProtocol) -> None:
         """Set the stream's user; see :class:`IStream`."""
-        self._protocol = protocol
+        self.user = protocol
         protocol.makeConnection(self)
         self._attached = True
         if self._end is not None:
             self._session.call_soon(self._lose_protocol, self._end)
         elif self._reading:
             self.resumeProducing()
-
-    @property
-    def holder(self) -> Holder | None:
-        """The holder of the stream; ``None`` if the peer has opened it."""
-        return self._holder
-
-    @property
-    def user(self) -> IProtocol | None:
-        """The attached protocol."""
-        return self._protocol
 
     # -- ITransport ----------------------------------------------------------------------------
 
@@ -254,8 +246,8 @@ class TunnelStream:
         """Notify the protocol of the peer's FIN, as a TCP connection does."""
         if self.disconnecting:
             return
-        if IHalfCloseableProtocol.providedBy(self._protocol):
-            IHalfCloseableProtocol(self._protocol).readConnectionLost()
+        if IHalfCloseableProtocol.providedBy(self.user):
+            IHalfCloseableProtocol(self.user).readConnectionLost()
         else:
             self.loseConnection()
 
@@ -267,9 +259,9 @@ class TunnelStream:
 
     def stream_closed(self, code: Code, text: str) -> None:
         """Notify the protocol, or the caller that waits for the opening, of the end."""
-        if self._holder is not None:
-            self._session.release_share(self._holder, self._wire.cancelled_at)
-            self._session.count_traffic(self._holder, self.bytes_received, self.bytes_sent)
+        if self.holder is not None:
+            self._session.release_share(self.holder, self._wire.cancelled_at)
+            self._session.count_traffic(self.holder, self.bytes_received, self.bytes_sent)
         if self._linger is not None:
             self._linger.cancel()
             self._linger = None
@@ -298,8 +290,8 @@ class TunnelStream:
                 wire.deliver = self._reset_on_data
                 self._session.wire.resume(wire, self._session.clock.seconds())
             self._lose_protocol(connectionDone)
-        elif IHalfCloseableProtocol.providedBy(self._protocol):
-            IHalfCloseableProtocol(self._protocol).writeConnectionLost()
+        elif IHalfCloseableProtocol.providedBy(self.user):
+            IHalfCloseableProtocol(self.user).writeConnectionLost()
         return True
 
     def fail(self, error: Exception) -> None:
@@ -331,13 +323,13 @@ class TunnelStream:
             self._lose_protocol(reason)
 
     def _lose_protocol(self, reason: Failure) -> None:
-        protocol, self._protocol = self._protocol, None
+        protocol, self.user = self.user, None
         if protocol is not None:
             protocol.connectionLost(reason)
 
     def _deliver(self, data: bytes) -> None:
         # Looked up each time, because protocols may replace their dataReceived.
-        self._protocol.dataReceived(data)  # type: ignore[union-attr] # paused before attach()
+        self.user.dataReceived(data)  # type: ignore[union-attr] # paused before attach()
 
     def _reset_on_data(self, data: bytes) -> None:
         """Reset the stream on data after a close, as a closed socket does."""

@@ -115,7 +115,8 @@ class Session:
         interval = max(limits.ping_interval, peer.limits.ping_interval) / 1000
         self._liveness = Liveness(interval, follows=side is Side.AGENT)
         self._flood = FloodGuard(now, limits.max_streams)
-        self._refuses_streams = False
+        self.refuses_streams = False
+        """Whether this side has sent its second GOAWAY."""
         self._peer_refuses_streams = False
         self._expires = now + limits.resume_window / 1000
         self._parser = FrameParser(limits.max_frame, self._on_data, self._on_control)
@@ -177,11 +178,6 @@ class Session:
         have lost its state.
         """
         return self._liveness.is_healthy(now, self._measured.seconds or 0.0)
-
-    @property
-    def refuses_streams(self) -> bool:
-        """Whether this side has sent its second GOAWAY."""
-        return self._refuses_streams
 
     def waits_for(self, now: float) -> float | None:
         """Return how many seconds the session still waits for its peer, ``None`` if it does not."""
@@ -275,11 +271,11 @@ class Session:
         ``no_stream_left`` reports that no stream is open, possibly within the call. Further calls
         do nothing.
         """
-        if self.state is ENDED or self._refuses_streams:
+        if self.state is ENDED or self.refuses_streams:
             return
-        self._refuses_streams = self.draining
+        self.refuses_streams = self.draining
         self.draining = True
-        last = self._table.last_peer_number if self._refuses_streams else frames.MAX_STREAM
+        last = self._table.last_peer_number if self.refuses_streams else frames.MAX_STREAM
         unfinished = self.unfinished
         self._send_queue.put(frames.goaway_frame(last, code, text))
         if not unfinished:
@@ -579,7 +575,7 @@ class Session:
         table.take_number(number)
         if self._send_queue.control_size > MAX_ANSWERS:
             raise Violation(Code.FLOOD, "streams are opened, but the answers are not read")
-        if self._refuses_streams:
+        if self.refuses_streams:
             self._fail_at_once(number, Code.GOING_AWAY, "the peer accepts no new streams")
             return
         if table.opened_by_peer >= self.local.limits.max_streams:
@@ -696,7 +692,7 @@ class Session:
     def _check_may_open(self) -> None:
         if self.state is ENDED:
             raise OpenRefused(Code.SESSION_LOST, "the session has ended")
-        if self._refuses_streams or self._peer_refuses_streams:
+        if self.refuses_streams or self._peer_refuses_streams:
             raise OpenRefused(Code.GOING_AWAY, "the session accepts no new streams")
         if self._table.opened_here >= self.peer.limits.max_streams:
             raise OpenRefused(Code.OVERLOADED, "too many streams are open to the node")
