@@ -1,6 +1,7 @@
 """The workers of ``trial -jN``, and which tests each of them runs.
 
-Workers are forked after all tests have been imported. Otherwise each would import them again.
+Workers are forked after all tests have been imported. Otherwise each would import them again. They
+share a fork server, which has imported the programs.
 
 What the tests of a module share is computed in each worker that runs one of them. So a worker runs
 all tests of a module, one after the other. Whole programs are run test by test: they are started
@@ -68,6 +69,7 @@ class _Worker(Process):
         # As the interpreter does at its start.
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        os.set_inheritable(max(fdmap), False)
         vars(self._reactor).clear()
         self._reactor.__init__()
 
@@ -89,10 +91,13 @@ def _launch(pool: WorkerPool, spawn: Callable, protocols: list, arguments: list[
     gc.freeze()
     sys.stdout.flush()
     sys.stderr.flush()
-    pipes = {0: "w", 1: "r", 2: "r", _WORKER_AMP_STDIN: "w", _WORKER_AMP_STDOUT: "r"}
+    files = {0: "w", 1: "r", 2: "r", _WORKER_AMP_STDIN: "w", _WORKER_AMP_STDOUT: "r"}
+    if programs := sys.modules.get("tests.e2e.fork_server"):
+        shared = programs.fork_server().fileno()
+        files[shared] = shared
     arguments = [workertrial.__file__, *arguments]
     for protocol in protocols:
-        _Worker(spawn.__self__, sys.executable, arguments, {}, None, protocol, childFDs=pipes)
+        _Worker(spawn.__self__, sys.executable, arguments, {}, None, protocol, childFDs=files)
 
 
 # -- Distribution ----------------------------------------------------------------------------------

@@ -26,7 +26,6 @@ import sys
 import time
 import warnings
 from contextlib import suppress
-from pathlib import Path
 
 from tests.e2e.network.namespaces import enter
 from tests.garbage import collect_as_usual
@@ -41,12 +40,18 @@ exit status."""
 
 _NUMBER = struct.Struct("i")
 
+_END = struct.Struct("id")
+"""Exit status and CPU seconds."""
+
+_seconds_of_ended: list[float] = []
+SECONDS_ELSEWHERE.append(lambda: sum(_seconds_of_ended))
+
 
 class Forked:
     """A program that the fork server has started, with two methods of ``subprocess.Popen``."""
 
     def __init__(self, arguments: list[str], news: int) -> None:
-        self.pid = _read_number(news)
+        (self.pid,) = _read(news, _NUMBER)
         self.returncode: int | None = None
         self._arguments = arguments
         self._news = news
@@ -63,13 +68,14 @@ class Forked:
 
     def _poll(self, seconds: float) -> int | None:
         if self.returncode is None and _is_readable(self._news, seconds):
-            self.returncode = _read_number(self._news)
+            self.returncode, seconds = _read(self._news, _END)
             os.close(self._news)
+            _seconds_of_ended.append(seconds)
         return self.returncode
 
 
 class ForkServer:
-    """The forking process, which ends with this one.
+    """The forking process, which ends with this one and the forks of this one that share it.
 
     It is not a child of this one, because tests wait for their children.
     """
@@ -77,23 +83,16 @@ class ForkServer:
     def __init__(self) -> None:
         self._connection, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with other:
-            started = subprocess.run(
+            subprocess.run(
                 [sys.executable, "-m", __name__, str(other.fileno())],
                 check=True,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
                 pass_fds=[other.fileno()],
             )
-        self._stat = Path("/proc", started.stdout.decode(), "stat")
-        self._seconds = 0.0
-        SECONDS_ELSEWHERE.append(self._processor)
 
-    def _processor(self) -> float:
-        """Return the CPU seconds of the programs that have ended."""
-        with suppress(FileNotFoundError):
-            fields = self._stat.read_text().rpartition(")")[2].split()
-            self._seconds = (int(fields[13]) + int(fields[14])) / os.sysconf("SC_CLK_TCK")
-        return self._seconds
+    def fileno(self) -> int:
+        """Return the descriptor that a fork of this process needs."""
+        return self._connection.fileno()
 
     def start(
         self,
@@ -128,12 +127,11 @@ def _is_readable(descriptor: int, seconds: float) -> bool:
     return bool(waiting.poll(seconds * 1000))
 
 
-def _read_number(descriptor: int) -> int:
-    told = os.read(descriptor, _NUMBER.size)
+def _read(descriptor: int, kind: struct.Struct) -> tuple:
+    told = os.read(descriptor, kind.size)
     if not told:
         raise ChildProcessError("the fork server has ended; why is in its standard error")
-    number: int = _NUMBER.unpack(told)[0]
-    return number
+    return kind.unpack(told)
 
 
 # -- In the fork server ----------------------------------------------------------------------------
@@ -182,10 +180,11 @@ def _serve(connection: socket.socket) -> tuple[bytes, list[int]] | None:
 
 def _report_end(ended: int, pid: int, told: int) -> None:
     os.close(ended)
-    _, status = os.waitpid(pid, 0)
+    _, status, used = os.wait4(pid, 0)
     # The reader may have ended.
     with suppress(BrokenPipeError):
-        os.write(told, _NUMBER.pack(os.waitstatus_to_exitcode(status)))
+        seconds = used.ru_utime + used.ru_stime
+        os.write(told, _END.pack(os.waitstatus_to_exitcode(status), seconds))
     os.close(told)
 
 
@@ -214,8 +213,7 @@ def _become(request: bytes, descriptors: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    if (server := os.fork()) != 0:
-        os.write(1, str(server).encode())
+    if os.fork() != 0:
         os._exit(0)
     os.dup2(2, 1)
     # Ctrl-C ends the tests, which end this process.
