@@ -105,6 +105,8 @@ class Database(Connection):
         self._inode: int | None = None
         # As long as it is open, all connections of this process share an index in memory.
         self._index: sqlite3.Connection | None = None
+        # Whether there may be files of other versions.
+        self._has_others = True
         self.replacements = 0
         """How often a new or another file was opened in place of an earlier one."""
 
@@ -129,7 +131,11 @@ class Database(Connection):
             # SQLite's limit is never below the current size of the file, which may have become
             # smaller.
             _set_limit(connection, self._max_bytes)
-            return self._done_within_bound(connection, events.with_eviction(writes), of_guests)
+            outcome = self._done_within_bound(connection, events.with_eviction(writes), of_guests)
+            if self._has_others and not of_guests and any(write.is_list for write in writes):
+                # A list comes from the API, which has changed since another version was used.
+                self._remove_others()
+            return outcome
 
     def _done_within_bound(
         self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool
@@ -213,7 +219,7 @@ class Database(Connection):
     def set_aside(self, damage: CacheDamaged) -> Path:
         """Rename the file, replacing an older one; return its new path.
 
-        One of another version replaces those of all versions but this one, which is used next.
+        That of another version is used by that version again, unless this one is online before.
         """
         self.close()
         self._inode = 0
@@ -221,16 +227,18 @@ class Database(Connection):
         with self._converting_errors():
             if isinstance(damage, OtherVersion):
                 aside = self._of_version(damage.version)
-                own = self._of_version(schema.VERSION)
-                for other in self._path.parent.glob(f"{self._path.name}.version-*"):
-                    if other.name.removesuffix("-wal") != own.name:
-                        os.unlink(other)
+                self._has_others = True
             _move(self._path, aside)
         return aside
 
-    def _of_version(self, version: int) -> Path:
+    def _of_version(self, version: int | str) -> Path:
         """Return the path of the file of a version while a hub of another version runs."""
         return self._path.with_name(f"{self._path.name}.version-{version}")
+
+    def _remove_others(self) -> None:
+        for other in self._path.parent.glob(self._of_version("*").name):
+            other.unlink(missing_ok=True)
+        self._has_others = False
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and os.stat(self._path).st_ino != self._inode:
@@ -242,7 +250,7 @@ class Database(Connection):
                 raise CacheFailed(f"the cache: {error}") from error
             own = self._of_version(schema.VERSION)
             if own.exists() and not self._path.exists():
-                # After the return to this version, perhaps in the same outage.
+                # After the return to this version in the same outage.
                 self._inode = 0
                 _move(own, self._path)
             _make_private(self._path)

@@ -332,8 +332,8 @@ class Writer:
         self._damage = None
         if isinstance(damage, OtherVersion):
             self._log.warn(
-                "{other}: it is now {aside}, which a hub of that version uses again; what this"
-                " version has not cached before fails offline until clients have listed again",
+                "{other}: it is now {aside}, for a rollback before clients have listed again; until"
+                " then, offline requests for what this version has not cached before fail",
                 other=damage,
                 aside=aside,
             )
