@@ -121,6 +121,9 @@ async def _run_tests(
         first = 1 if pool.ampWorkers.index(worker) < BUSY else -1
         for batch in itertools.chain(*queues[::first]):
             await drive(result, takeWhile(may_run, batch), worker)
+            if worker._failAllReason is not None:
+                # It has died, and would fail all other tests at once.
+                break
 
     for queues in ([[[case] for case in alone]], [modules, [[case] for case in programs]]):
         await _run_in_order(pool, [iter(queue) for queue in queues], result, drive_queues)

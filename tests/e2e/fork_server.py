@@ -172,7 +172,9 @@ def _serve(connection: socket.socket) -> tuple[bytes, list[int]] | None:
             *others, told = descriptors
             for descriptor in others:
                 os.close(descriptor)
-            os.write(told, _NUMBER.pack(pid))
+            # The reader may have ended.
+            with suppress(BrokenPipeError):
+                os.write(told, _NUMBER.pack(pid))
             ended = os.pidfd_open(pid)
             children[ended] = (pid, told)
             waiting.register(ended, select.POLLIN)

@@ -241,6 +241,8 @@ class ExchangeTests(ServerTestCase):
             self.exchange.abort()
             settle(self.clock, client)
             self.assertEqual((is_reset, not is_reset), (client.aborted, client.write_ended))
+            self.clock.pump([1] * 30)
+            self.assertEqual(is_reset, client.aborted)
 
     def test_wrong_length(self):
         """A response that is longer or shorter than announced is a defect, and aborted."""

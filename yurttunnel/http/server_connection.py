@@ -338,7 +338,8 @@ class ServerConnection(HTTPConnection):
         before. Unless it ``needs_reset``, the connection is then closed instead.
         """
         if self._has_responded and not needs_reset and not all_acknowledged(self.transport):
-            self._close(False)
+            # It may still have to receive much of them.
+            self._close(True)
         else:
             self.abort()
 

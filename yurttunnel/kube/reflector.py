@@ -253,6 +253,7 @@ class Reflector:
     def _failed(self, error: Exception) -> float:
         """Record a failure; return the seconds to wait before the next attempt."""
         if not isinstance(error, ApiError | ApiUnreachable):
+            self._reported = "internal error"
             self._log.failure("{what}: internal error; retrying", what=self._what)
         elif str(error) != self._reported and not self._is_outage():
             self._reported = str(error)

@@ -119,7 +119,8 @@ class Proxier(Service):
         self.last_took: float | None = None
         """The duration of the last successful sync; ``None`` before the first."""
         self.deleted_entries = 0
-        """The number of UDP flows, and of TCP attempts, whose conntrack entries were deleted."""
+        """The number of UDP flows, TCP attempts and reset connections whose conntrack entries were
+        deleted."""
         self._reconciler = Reconciler(
             clock,
             settings.period,

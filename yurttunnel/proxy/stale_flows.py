@@ -54,14 +54,14 @@ def stale_flows(
 
     def compare(key: Key) -> None:
         old, new = before.get(key), after.get(key)
+        is_moved = _in_cluster_port(in_cluster_before, old) != _in_cluster_port(
+            in_cluster_after, new
+        )
         if key.protocol is Protocol.UDP:
-            is_moved = _in_cluster_port(in_cluster_before, old) != _in_cluster_port(
-                in_cluster_after, new
-            )
             serving = frozenset[Endpoint]() if before else _serving(in_cluster_after, new)
             stale = _of_service(old, new, removed[_identity(key)], is_moved, serving)
         else:
-            stale = _attempts(old, new)
+            stale = _attempts(old, new, is_moved)
         found.extend((key.version, each) for each in stale)
 
     yield from visit(before, compare)
@@ -173,7 +173,9 @@ def _of_service(
                 yield _flows(portal, endpoint)
 
 
-def _attempts(old: ProxiedService | None, new: ProxiedService | None) -> Iterator[StaleFlows]:
+def _attempts(
+    old: ProxiedService | None, new: ProxiedService | None, is_moved: bool
+) -> Iterator[StaleFlows]:
     """Yield the attempts and the reset connections at portals that are new, or lead elsewhere;
     attempts that rules rejected or dropped have no conntrack entry.
 
@@ -183,9 +185,9 @@ def _attempts(old: ProxiedService | None, new: ProxiedService | None) -> Iterato
     In kernel mode, attempts at the address and port of an endpoint itself reach it without any
     rule.
     """
-    if new is None or new is old:
+    if new is None or (new is old and not is_moved):
         return
-    stays = old is not None and old.proxy_port == new.proxy_port
+    stays = not is_moved and old is not None and old.proxy_port == new.proxy_port
     former = old.service.portals if old is not None and stays else ()
     added = [portal for portal in new.service.portals if portal not in former]
     if not added:

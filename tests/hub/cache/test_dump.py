@@ -60,11 +60,13 @@ class DumpTests(CacheTestCase):
         self.assertIn("is of another version of yurthub (4)", str(error))
 
     def test_damaged(self) -> None:
-        """A body that has changed on the disk is reported, and not written."""
+        """A body that has changed on the disk is reported, and not written; all others are."""
         self.stop()
-        self.path.write_bytes(self.path.read_bytes().replace(BODY, BODY.upper()))
+        self.path.write_bytes(self.path.read_bytes().replace(BODY, BODY.upper(), 1))
         error = self.assertRaises(CacheFailed, write_files, self.path, self.target)
-        self.assertIn("the checksum of 'edge' does not match", str(error))
+        self.assertRegex(str(error), "the checksum of '(edge|a|b)' does not match")
+        self.assertIn(f"; 2 objects are in {self.target}, 1 not", str(error))
+        self.assertEqual(2, sum(path.is_file() for path in self.target.rglob("*")))
 
     def test_files(self) -> None:
         """Each object is a file with the format of the API's responses."""

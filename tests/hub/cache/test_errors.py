@@ -29,6 +29,7 @@ from tests.hub.cache.logged_cache import (
     connect_failing,
 )
 from yurttunnel.hub.cache import schema
+from yurttunnel.hub.cache.clients import HOUR
 from yurttunnel.hub.cache.errors import CacheDamaged
 from yurttunnel.hub.cache.interfaces import CachedDocument, CacheFailed, Scope
 from yurttunnel.hub.cache.reading import Snapshot
@@ -221,13 +222,13 @@ class DamageTests(LoggedCacheTestCase):
         self.assertEqual("owner", self.result(self.cache.token_owner(b"digest")))
 
     def test_another_version(self) -> None:
-        """Each version has a file of its own, which it uses again after a rollback in an outage.
+        """Each version has a file of its own, which it uses again after a rollback.
 
-        A list from the API outdates the others. None counts as damaged.
+        An hour with the API outdates the others. None counts as damaged.
         """
         own = schema.VERSION
         steps = (
-            # The version, what its clients are served at first, and whether they list then.
+            # The version, what its clients are served at first, and whether it is online then.
             (98, set(), True),
             (99, set(), False),
             (98, {"98"}, False),
@@ -242,9 +243,12 @@ class DamageTests(LoggedCacheTestCase):
             self.assertEqual(names, self.everything(), version)
             self.assertEqual(1, self.cache.replacements)
             others = self.others()
+            self.assertEqual(1, len({path.name.removesuffix("-wal") for path in others}))
             if online:
                 report_list(self.cache, [item(str(version), 9)], 10)
                 self.assertEqual({str(version)}, self.everything())
+                self.assertEqual(others, self.others())
+                self.pass_time(int(HOUR))
                 others = set()
             self.assertEqual(0, self.cache.stats.damaged)
             self.stop()
@@ -278,17 +282,27 @@ class DamageTests(LoggedCacheTestCase):
         self.assertEqual(found, self.count_logs("a new one was created"))
 
     def test_damaged_bodies(self) -> None:
-        """Objects whose bodies have changed on the disk are not served, which SQLite accepts."""
-        changed = self.good.replace(b"x" * 100, b"y" * 100)
+        """Objects whose bodies have changed on the disk are not served, which SQLite accepts.
+
+        All others are, until an API server responds, from which clients can list again.
+        """
+        changed = self.good.replace(b"x" * 100, b"y" * 100, 1)
         for read in (
             lambda: self.cache.get(PODS, "default", "pod-000"),
             lambda: Deferred.fromCoroutine(read_all(self.cache)),
         ):
             self.start_with(changed)
             self.assertIn("the checksum of 'pod-000' does not match", self.failure(read()))
-            self.assertEqual(set(), self.everything())
+            self.cache.store_token(b"digest", "owner", 1000.0)
+            self.pass_time(31)
+            self.assertIsNone(self.everything())
+            self.assertIsNotNone(self.result(self.cache.get(PODS, "default", "pod-001")))
+            self.assertEqual(0, self.cache.stats.damaged)
+            self.cache.upsert(PODS, POD, item("a", 9))
+            self.assertEqual({"a"}, self.everything())
             self.assertEqual(1, self.cache.stats.damaged)
             self.stop()
+        self.assertEqual(2, self.count_logs("it is not served"))
 
     def test_what_was_read_before(self) -> None:
         """Errors from reading a replaced file do not affect the new one."""

@@ -22,7 +22,7 @@ from tests.hub.forwarding.world import (
     pod,
 )
 from yurttunnel.http.errors import RequestFailed
-from yurttunnel.hub.forwarding.forwarding import CHECKED_SECONDS, RESPONSE_TIMEOUT
+from yurttunnel.hub.forwarding.forwarding import RESPONSE_TIMEOUT
 from yurttunnel.hub.upstream.connections import POOL
 
 WATCHING = (
@@ -263,7 +263,7 @@ class LostServerTests(World):
         self.send_request(PODS, KUBELET)
         self.assertEqual([(200, b"from the cache")], self.client_responses())
         self.send_request(PODS, KUBELET)
-        self.pass_time(CHECKED_SECONDS + 0.1)
+        self.pass_time(self.health.detection_seconds + 0.1)
         [line] = [line for line in self.lines if "although they are healthy" in line]
         self.assertIn(f"kubelet (list {PODS.partition('?')[0]})", line)
         self.assertIn("refused", line)
@@ -274,8 +274,22 @@ class LostServerTests(World):
             self.connections.refuses[server] = RequestFailed(502, "refused")
             self.ill.add(server)
         self.send_request(PODS, KUBELET)
-        self.pass_time(CHECKED_SECONDS + 0.1)
+        self.pass_time(self.health.detection_seconds + 0.1)
         self.assertFalse(self.health.online)
+        self.assertEqual([], [line for line in self.lines if "although they are healthy" in line])
+
+    def test_reset_by_a_short_outage(self):
+        """So it is if they are healthy again soon."""
+        for server in self.api_servers:
+            self.connections.refuses[server] = RequestFailed(502, "refused")
+            self.ill.add(server)
+        self.send_request(PODS, KUBELET)
+        self.pass_time(1)
+        self.assertFalse(self.health.online)
+        self.ill.clear()
+        self.pass_time(2.5)
+        self.assertTrue(self.health.online)
+        self.pass_time(self.health.detection_seconds)
         self.assertEqual([], [line for line in self.lines if "although they are healthy" in line])
 
     def test_servers_that_fail(self):

@@ -13,7 +13,14 @@ from typing import NamedTuple
 from twisted.python.failure import Failure
 
 from yurttunnel.hub.cache import documents, events, schema
-from yurttunnel.hub.cache.clients import GUESTS_SHARE, KUBELET, IsGuest, LimitGuests, MakeRoom
+from yurttunnel.hub.cache.clients import (
+    GUESTS_SHARE,
+    KUBELET,
+    CountHour,
+    IsGuest,
+    LimitGuests,
+    MakeRoom,
+)
 from yurttunnel.hub.cache.connection import Connect, Connection, uri_of
 from yurttunnel.hub.cache.errors import (
     CacheDamaged,
@@ -105,8 +112,6 @@ class Database(Connection):
         self._inode: int | None = None
         # As long as it is open, all connections of this process share an index in memory.
         self._index: sqlite3.Connection | None = None
-        # Whether there may be files of other versions.
-        self._has_others = True
         self.replacements = 0
         """How often a new or another file was opened in place of an earlier one."""
 
@@ -132,8 +137,8 @@ class Database(Connection):
             # smaller.
             _set_limit(connection, self._max_bytes)
             outcome = self._done_within_bound(connection, events.with_eviction(writes), of_guests)
-            if self._has_others and not of_guests and any(write.is_list for write in writes):
-                # A list comes from the API, which has changed since another version was used.
+            if any(isinstance(write, CountHour) for write in writes):
+                # What other versions have cached is out of date after an hour with the API.
                 self._remove_others()
             return outcome
 
@@ -219,7 +224,7 @@ class Database(Connection):
     def set_aside(self, damage: CacheDamaged) -> Path:
         """Rename the file, replacing an older one; return its new path.
 
-        That of another version is used by that version again, unless this one is online before.
+        That of another version is used by that version again, until this one was online for long.
         """
         self.close()
         self._inode = 0
@@ -227,7 +232,6 @@ class Database(Connection):
         with self._converting_errors():
             if isinstance(damage, OtherVersion):
                 aside = self._of_version(damage.version)
-                self._has_others = True
             _move(self._path, aside)
         return aside
 
@@ -237,8 +241,9 @@ class Database(Connection):
 
     def _remove_others(self) -> None:
         for other in self._path.parent.glob(self._of_version("*").name):
-            other.unlink(missing_ok=True)
-        self._has_others = False
+            # The writes are done, and would be repeated after an error.
+            with contextlib.suppress(OSError):
+                other.unlink()
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is not None and os.stat(self._path).st_ino != self._inode:
@@ -250,7 +255,7 @@ class Database(Connection):
                 raise CacheFailed(f"the cache: {error}") from error
             own = self._of_version(schema.VERSION)
             if own.exists() and not self._path.exists():
-                # After the return to this version in the same outage.
+                # After the return to this version, perhaps in the same outage.
                 self._inode = 0
                 _move(own, self._path)
             _make_private(self._path)

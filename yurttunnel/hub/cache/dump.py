@@ -14,6 +14,7 @@ from typing import TypeVar
 from urllib.parse import quote
 
 from yurttunnel.hub.cache.connection import connect
+from yurttunnel.hub.cache.errors import BodyDamaged
 from yurttunnel.hub.cache.interfaces import Collection
 from yurttunnel.hub.cache.reading import Reader, check_body
 from yurttunnel.hub.media.codecs import codec_for
@@ -53,8 +54,8 @@ def write_files(path: Path, directory: Path) -> int:
 
     The files are ``<directory>/<client>/<resource>/<namespace>/<name>``, without the namespace of
     cluster-scoped objects. Special characters are percent-encoded. The directory and everything in
-    it is created for the owner only: it contains secrets. Raises :class:`CacheFailed` and
-    ``OSError``.
+    it is created for the owner only: it contains secrets. Raises :class:`CacheFailed`, if objects
+    are damaged after all others were written, and ``OSError``.
     """
     return _read(path, lambda connection: _write_all(connection, directory))
 
@@ -69,10 +70,14 @@ def _read(path: Path, read: Callable[[Connection], _Result]) -> _Result:
 
 def _write_all(connection: Connection, directory: Path) -> int:
     directory.mkdir(mode=0o700)
-    number = 0
+    number, damages = 0, []
     for row in connection.execute(_OBJECTS.format("checksum, body")):
         collection, type, body = Collection(*row[:4]), TypeMeta(*row[4:6]), row[10]
-        check_body(row[7], *row[9:])
+        try:
+            check_body(row[7], *row[9:])
+        except BodyDamaged as damage:
+            damages.append(damage)
+            continue
         parent = directory
         resource = ",".join(part for part in collection[1:] if part and part != "json")
         for part in (collection.client, resource, row[6]):
@@ -81,6 +86,8 @@ def _write_all(connection: Connection, directory: Path) -> int:
                 parent.mkdir(mode=0o700, exist_ok=True)
         _write(parent / _file_name(row[7]), _whole(collection.form, type, body))
         number += 1
+    if damages:
+        raise BodyDamaged(f"{damages[0]}; {number} objects are in {directory}, {len(damages)} not")
     return number
 
 

@@ -27,6 +27,10 @@ class CacheDamaged(CacheFailed):
     """The file is not a database, or a damaged one."""
 
 
+class BodyDamaged(CacheDamaged):
+    """The body of an object has changed on the disk; all others can still be served."""
+
+
 class OtherVersion(CacheDamaged):
     """The file is of another version of the hub, which can use it again."""
 

@@ -111,6 +111,11 @@ class WriteQueue:
         return bool(self._queued)
 
     @property
+    def has_responses(self) -> bool:
+        """Whether objects from responses of the API wait."""
+        return any(write.is_list or isinstance(write, Changes) for write in self._queued)
+
+    @property
     def is_busy(self) -> bool:
         """Whether a write waits or is in progress, or a list is still being parsed."""
         return bool(self or self._taken or self._pending)

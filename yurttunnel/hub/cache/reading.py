@@ -12,7 +12,7 @@ from zlib import crc32
 
 from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.connection import Connection, uri_of
-from yurttunnel.hub.cache.errors import CacheDamaged, is_of_full_disk
+from yurttunnel.hub.cache.errors import BodyDamaged, is_of_full_disk
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
 from yurttunnel.hub.cache.selectors import has_one_name, selector
 from yurttunnel.hub.cache.versions import Version
@@ -135,9 +135,9 @@ def find(
 
 
 def check_body(name: str, checksum: int, body: bytes) -> None:
-    """Raise :class:`CacheDamaged` if a body does not have this checksum."""
+    """Raise :class:`BodyDamaged` if a body does not have this checksum."""
     if crc32(body) != checksum:
-        raise CacheDamaged(f"the cache is damaged (the checksum of {name!r} does not match)")
+        raise BodyDamaged(f"the cache is damaged (the checksum of {name!r} does not match)")
 
 
 def known_version(scope: Scope, connection: sqlite3.Connection) -> str | None:

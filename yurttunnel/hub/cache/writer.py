@@ -13,7 +13,7 @@ from twisted.logger import Logger
 from yurttunnel.hub.cache.clients import KUBELET, IsGuest, owner_of
 from yurttunnel.hub.cache.connection import Connect
 from yurttunnel.hub.cache.database import Contents, Database
-from yurttunnel.hub.cache.errors import CacheDamaged, LimitReached, OtherVersion
+from yurttunnel.hub.cache.errors import BodyDamaged, CacheDamaged, LimitReached, OtherVersion
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.metrics import CacheStats
 from yurttunnel.hub.cache.queue import WriteQueue
@@ -179,9 +179,16 @@ class Writer:
 
     def report_damage(self, damage: CacheDamaged, opened: int) -> None:
         """Record that a reader found damage; ``opened`` is the number of the opened file."""
-        if opened == self.opened:
-            self._damage = damage
-            self._loop.trigger(at_once=True)
+        if opened != self.opened or self._damage is not None:
+            return
+        self._damage = damage
+        if isinstance(damage, BodyDamaged):
+            self._log.error(
+                "{damage}: it is not served, and a new cache is created once an API server"
+                " responds: check the disk",
+                damage=damage,
+            )
+        self._loop.trigger(at_once=True)
 
     def _barrier(self, queue: WriteQueue) -> Deferred[None]:
         if queue.is_busy or self._is_open:
@@ -220,7 +227,11 @@ class Writer:
                 queue.resume()
 
     async def _write_all(self) -> None:
-        if self._damage is not None:
+        # The rest of the file is worth more than a new one as long as clients cannot list again.
+        keeps = isinstance(self._damage, BodyDamaged) and not any(
+            queue.has_responses for queue in self._queues
+        )
+        if self._damage is not None and not keeps:
             raise self._damage
         if not self._is_open:
             await self._open()
@@ -332,8 +343,8 @@ class Writer:
         self._damage = None
         if isinstance(damage, OtherVersion):
             self._log.warn(
-                "{other}: it is now {aside}, for a rollback before clients have listed again; until"
-                " then, offline requests for what this version has not cached before fail",
+                "{other}: it is now {aside}, for a rollback; until clients have listed"
+                " again, offline requests for what this version has not cached before fail",
                 other=damage,
                 aside=aside,
             )

@@ -63,9 +63,9 @@ class Write:
 
 
 class Statements(Write):
-    """SQL statements that do not change objects.
+    """SQL statements that make no collection incomplete if they are dropped.
 
-    ``dropped`` is called if they are dropped.
+    ``dropped`` is called then.
     """
 
     def __init__(

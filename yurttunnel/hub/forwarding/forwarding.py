@@ -56,10 +56,6 @@ from yurttunnel.ops.log import RateLimitedLog
 SLOW_SECONDS = 2.0
 """How long a response may take before its server is checked; a check takes at most two seconds."""
 
-CHECKED_SECONDS = 5.0
-"""The seconds after which the checks that a failed request has triggered are known to be complete.
-"""
-
 RESPONSE_TIMEOUT = 90.0
 """The timeout for the head of a response that is not long-running; kube-apiserver's is 60 s
 (``--request-timeout``)."""
@@ -110,8 +106,9 @@ class Forwarder:
         self.slow: Deadlines[Forwarding] = Deadlines(clock, SLOW_SECONDS, Forwarding.is_slow)
         # At most one request, to which no server has responded.
         self.unanswered: Deadlines[Forwarding] = Deadlines(
-            clock, CHECKED_SECONDS, Forwarding.is_unanswered
+            clock, health.detection_seconds, Forwarding.is_unanswered
         )
+        health.on_change(self._connectivity_changed)
 
     def forward(self, call: HubCall, change: Change | None = None) -> None:
         """Forward ``call``, and respond with the API's response after ``change``.
@@ -136,6 +133,11 @@ class Forwarder:
     def _defect(self, failure: Failure, call: HubCall) -> None:
         _log.failure("Defect: a request could not be forwarded", failure)
         call.exchange.abort()
+
+    def _connectivity_changed(self, online: bool) -> None:
+        for forwarding in self.unanswered.items():
+            # The servers were found unhealthy, which is logged.
+            self.unanswered.discard(forwarding)
 
     def close(self) -> None:
         """Stop the timers; the connections are closed by their owner."""
@@ -406,16 +408,15 @@ class Forwarding(relay.Forwarding):
             self._serve_offline()
 
     def is_unanswered(self) -> None:
-        """Log that no server has responded, unless that has begun an outage."""
-        if self._forwarder.health.online:
-            self._forwarder.limited.warn(
-                "no API server has responded to {component} ({verb} {path}), although they are"
-                " healthy; the cache responds if it can: {failure}",
-                component=self._call.caller.component,
-                verb=self._call.request.verb,
-                path=self._call.request.path,
-                failure=self._failure,
-            )
+        """Log that no server has responded, though the checks since then were successful."""
+        self._forwarder.limited.warn(
+            "no API server has responded to {component} ({verb} {path}), although they are"
+            " healthy; the cache responds if it can: {failure}",
+            component=self._call.caller.component,
+            verb=self._call.request.verb,
+            path=self._call.request.path,
+            failure=self._failure,
+        )
 
     def _send_unreachable(self, responded: bool) -> None:
         if not responded and self._abandon_servers():

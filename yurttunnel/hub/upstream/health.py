@@ -162,6 +162,9 @@ class Health(MultiService):
         self.online = False
         self.known = not servers
         """Whether the first checks have determined if the cloud is reachable."""
+        self.detection_seconds = 2 * (settings.timeout + _SPACING_SECONDS)
+        """After this time, the checks that a failed request has triggered are complete: one may
+        have been under way."""
         self._logged: bool | None = None
         self._on_lost = on_lost
         self._callbacks: list[Callable[..., object]] = []

@@ -68,9 +68,6 @@ class UdpClientLimit:
             del self._by_address[client.host]
 
 
-if TYPE_CHECKING:
-    from yurttunnel.proxy.sockets.udp_client import UdpClient
-
 MAX_CLIENTS = 16_384
 """The maximum number of clients of the process. Each takes a local port, of which Linux has 28,232
 for each family (``net.ipv4.ip_local_port_range``), and other programs need some, too."""

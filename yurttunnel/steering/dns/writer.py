@@ -57,6 +57,8 @@ class Writer:
                 # The cache that ``old`` is from will be updated before the next attempt.
                 self._changed.add(name)
                 return False
+            if not isinstance(error, AlreadyExists | Conflict | NotFound):
+                self._changed.discard(name)
             problem = self._problem(resource, name, error)
             self.problems[name] = problem
             self._limited.warn("{text}; retrying", text=problem)
