@@ -204,6 +204,17 @@ class FlowTests(ProxierTestCase):
             self.assertEqual([(4, attempts)] * expected, self.forgotten(), numbers)
             self.clock.advance(1)
 
+    def test_attempts_within_the_cluster(self):
+        """So it is at an external portal that leads clients within the cluster to another scope."""
+        every, outside = (replace(key(), scope=each) for each in (Scope.CLUSTER, Scope.EXTERNAL))
+        external = service([], key=outside, portals=(NODE_PORT,), keeps_source=True)
+        by_node_port = (4, StaleFlows(Protocol.TCP, None, 30080))
+        between = self.changes_by_table
+        for numbers, expected in (([2], 1), ([2, 3], 0), ([], between), ([2], between)):
+            self.set(external, service(numbers, key=every))
+            self.assertEqual(bool(expected), by_node_port in self.forgotten(), numbers)
+            self.clock.advance(1)
+
     def test_attempts_cannot_be_deleted(self):
         """The failure is logged, and not retried, as clients soon give up; for UDP it is."""
         portal = replace(self.portal, port=80)
