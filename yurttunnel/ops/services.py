@@ -43,8 +43,8 @@ class PortService(Service):
 class RetryingPort(Reconciler):
     """Listens while it runs, and tries again every ``period`` seconds while it cannot.
 
-    ``problem`` is then the reason, which :meth:`report` logs once. ``what`` is that of
-    :class:`Reconciler`.
+    ``problem`` is then the reason, which :meth:`report` logs once; a later success is logged, too.
+    ``what`` is that of :class:`Reconciler`.
     """
 
     def __init__(
@@ -81,7 +81,9 @@ class RetryingPort(Reconciler):
                 self.problem = str(error)
                 self.report(error)
         else:
-            self.problem = None
+            if self.problem is not None:
+                self.problem = None
+                self._log.info("{what} succeeded", what=self._what)
 
 
 class CloseOnStop(Service):
