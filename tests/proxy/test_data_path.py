@@ -19,6 +19,7 @@ from yurttunnel.proxy.interfaces import KernelStats
 from yurttunnel.proxy.kernel.forwarding import Forwarding
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.rules.choice import ChosenRules
+from yurttunnel.proxy.rules.kube_proxy import KubeProxyCheck
 from yurttunnel.proxy.rules.none import NoRules
 from yurttunnel.proxy.settings import Mode
 from yurttunnel.proxy.socket_manager import IKernelMode
@@ -95,11 +96,12 @@ class DataPathTests(SynchronousTestCase):
         self.assertIs(Mode.KERNEL, found.mode)
         verifyObject(IKernelMode, found.kernel)
         self.assertEqual(
-            [Service, ConnectionTracking, KernelMode, Forwarding],
+            [Service, ConnectionTracking, KernelMode, Forwarding, KubeProxyCheck],
             [type(each) for each in found.services],
         )
         self.assertIsNone(found.problem())
         self.assertIsNone(found.forwarding_problem())
+        self.assertIsNone(found.kube_proxy_problem())
         self.assertTrue(found.kernel.supports(service([1])))
         self.assertFalse(found.kernel.supports(service([1], proxy_protocol=1)))
         self.assertEqual(1, len(found.kernel.endpoints(service([1]))))
@@ -115,7 +117,9 @@ class DataPathTests(SynchronousTestCase):
         self.assertIs(Mode.USER, found.mode)
         self.assertIsNone(found.kernel)
         self.assertIsInstance(found.rules, ChosenRules)
-        self.assertEqual([Service, ConnectionTracking], [type(each) for each in found.services])
+        self.assertEqual(
+            [Service, ConnectionTracking, KubeProxyCheck], [type(each) for each in found.services]
+        )
 
     def test_a_kernel_that_cannot_by_one_family(self):
         """User mode is used: the kernel would accept the rules of neither."""

@@ -27,6 +27,7 @@ from yurttunnel.proxy.node import ThisNode
 from yurttunnel.proxy.port_claims import PortClaims
 from yurttunnel.proxy.rules.choice import choose
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
+from yurttunnel.proxy.rules.kube_proxy import KubeProxyCheck
 from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
@@ -67,6 +68,7 @@ class DataPath:
     services: tuple[IService, ...] = ()
     problem: Callable[[], str | None] = lambda: None
     forwarding_problem: Callable[[], str | None] = lambda: None
+    kube_proxy_problem: Callable[[], str | None] = lambda: None
 
 
 async def select_data_path(
@@ -97,12 +99,14 @@ async def select_data_path(
     def own_addresses() -> frozenset[Address]:
         return node.facts.addresses
 
+    kube_proxy = KubeProxyCheck(reactor, programs)
     data_path = partial(
         DataPath,
         sockets=sockets,
         udp=udp,
         claims=PortClaims(own_addresses, ports.is_used, settings.node_port_networks),
         conntrack=Conntrack(run),
+        kube_proxy_problem=kube_proxy.problem,
     )
     if await _uses_kernel_mode(reactor, settings, programs, versions):
         forwarding = Forwarding(reactor, programs, source)
@@ -114,7 +118,7 @@ async def select_data_path(
             mode=Mode.KERNEL,
             rules=choose(settings.back_end, True, iptables, kernel.rules),
             kernel=kernel,
-            services=(shared, tracking, kernel, forwarding),
+            services=(shared, tracking, kernel, forwarding, kube_proxy),
             problem=lambda: kernel.problem,
             forwarding_problem=forwarding.problem,
         )
@@ -123,7 +127,7 @@ async def select_data_path(
     return data_path(
         mode=Mode.USER,
         rules=choose(settings.back_end, False, iptables, nftables),
-        services=(shared, tracking),
+        services=(shared, tracking, kube_proxy),
     )
 
 

@@ -97,6 +97,7 @@ class ProxyProcess:
         self._readiness.add("services", self._warning, required=False)
         self._readiness.add("retry", self._retry_problem, required=False)
         self._readiness.add("forwarding", self._forwarding_problem, required=False)
+        self._readiness.add("kube-proxy", self._kube_proxy_problem, required=False)
         self._following = following
         if following is not None:
             following.follow(LIVE_FLAGS, self._use, self._readiness)
@@ -177,6 +178,9 @@ class ProxyProcess:
 
     def _forwarding_problem(self) -> str | None:
         return None if self._data_path is None else self._data_path.forwarding_problem()
+
+    def _kube_proxy_problem(self) -> str | None:
+        return None if self._data_path is None else self._data_path.kube_proxy_problem()
 
     def _mode(self) -> dict[str, str] | None:
         data_path = self._data_path

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from twisted.internet import reactor
 
 from tests.e2e.hub.cloud import KINDS
 from tests.e2e.hub.cloud import NODE as NODE_NAME
+from tests.e2e.network.namespaces import run
 from tests.e2e.proxy.network import NODE, address
 from tests.e2e.proxy.objects import BOTH
 from tests.e2e.proxy.programs import HEALTH_PORT, Proxy
@@ -92,6 +94,32 @@ class HealthTests(ProxyTestCase):
         broken.unlink()
         await self.eventually_by(REMOTE, self.objects.address("late", 4), seconds=40)
         await self.healthy(200, eligible=True)
+
+    async def test_rules_of_kube_proxy(self) -> None:
+        """``/readyz`` and the log name the rules that a kube-proxy has left, in its modes."""
+        self.serve(*REMOTE)
+        await self.start_cloud()
+        for prefix in ("iptables-nft", "ip6tables-nft", "iptables-legacy"):
+            run(prefix, "-w", "20", "-t", "nat", "-N", "KUBE-SERVICES")
+        run("nft", "add", "table", "ip", "kube-proxy")
+        proxy = await self.start_proxy()
+
+        async def are_shown() -> bool:
+            return "rules of kube-proxy (" in (await proxy.get("/readyz"))[1]
+
+        await self.eventually(are_shown, "/readyz names them")
+        status, page = await proxy.get("/readyz")
+        self.assertEqual(200, status)
+        (problem,) = re.findall(r"rules of kube-proxy \((.*?)\)", page)
+        expected = [
+            "iptables-nft -t nat -S KUBE-SERVICES",
+            "iptables-legacy -t nat -S KUBE-SERVICES",
+            "ip6tables-nft -t nat -S KUBE-SERVICES",
+            "nft list table ip kube-proxy",
+        ]
+        self.assertEqual(expected, problem.split(", "))
+        for command in expected:
+            run(*command.split())
 
     def break_programs(self, proxy: Proxy) -> Path:
         """Have ``iptables-restore`` fail while there is a file."""

@@ -128,7 +128,9 @@ def play_iptables(programs, prefix, table, says):
     def plain(arguments, stdin):
         if arguments == ["-t", "nat", "-S", "OUTPUT"]:
             return CompletedProgram(0, b"-P OUTPUT ACCEPT\n", "")
-        if arguments[:-1] == ["-t", "mangle", "-S"]:
+        if arguments[:-1] == ["-t", "nat", "-S"] and arguments[-1] in table.chains:
+            return CompletedProgram(0, f"-N {arguments[-1]}\n".encode(), "")
+        if arguments[:-1] in (["-t", "mangle", "-S"], ["-t", "nat", "-S"]):
             return CompletedProgram(1, b"", f"{prefix}: No chain/target/match by that name.\n")
         assert arguments == ["--version"], arguments
         return CompletedProgram(0, f"iptables v1.8.9 {says}\n".encode(), "")

@@ -126,25 +126,28 @@ async def _has_hint(programs: IPrograms, back_ends: BackEnds, name: str) -> bool
         back_end = back_ends.get((version, name))
         if back_end is None:
             continue
-        if name == "legacy" and "mangle" not in legacy_tables(version):
-            continue
         try:
             for hint in _HINTS:
-                if await _has_chain(programs, back_end, hint):
+                if await has_chain(programs, back_end, "mangle", hint):
                     return True
         except ProgramFailed:
             continue
     return False
 
 
-async def _has_chain(programs: IPrograms, back_end: BackEnd, chain: str) -> bool:
-    """Return whether the table ``mangle`` has a chain, reading as little as possible."""
+async def has_chain(programs: IPrograms, back_end: BackEnd, table: str, chain: str) -> bool:
+    """Return whether a table has a chain, reading as little as possible.
+
+    Fails with :class:`ProgramFailed`.
+    """
     if back_end.name == "nft":
         # iptables-save would read all rules of the table, one by one.
-        finished = await programs.run([back_end.prefix, "-t", "mangle", "-S", chain])
+        finished = await programs.run([back_end.prefix, "-t", table, "-S", chain])
         return finished.status == 0
+    if table not in legacy_tables(back_end.version):
+        return False
     # Legacy always reads a table as a whole, and this program does not wait for the lock.
-    finished = await programs.run([f"{back_end.prefix}-save", "-t", "mangle"])
+    finished = await programs.run([f"{back_end.prefix}-save", "-t", table])
     return f":{chain} ".encode() in finished.output
 
 
