@@ -99,9 +99,10 @@ class DataPathTests(SynchronousTestCase):
             [Service, ConnectionTracking, KernelMode, Forwarding, KubeProxyCheck],
             [type(each) for each in found.services],
         )
-        self.assertIsNone(found.problem())
-        self.assertIsNone(found.forwarding_problem())
-        self.assertIsNone(found.kube_proxy_problem())
+        self.assertEqual(
+            dict.fromkeys(("retry", "forwarding", "kube-proxy")),
+            {name: problem() for name, problem in found.warnings.items()},
+        )
         self.assertTrue(found.kernel.supports(service([1])))
         self.assertFalse(found.kernel.supports(service([1], proxy_protocol=1)))
         self.assertEqual(1, len(found.kernel.endpoints(service([1]))))

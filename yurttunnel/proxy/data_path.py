@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from ipaddress import ip_address
 
@@ -54,8 +54,8 @@ _log = Logger()
 class DataPath:
     """The parts that were chosen; ``kernel`` is set in kernel mode only.
 
-    ``services`` are started before everything else, and stopped after it. ``problem()`` returns
-    what does not work as it should, for ``/readyz``.
+    ``services`` are started before everything else, and stopped after it. ``warnings``
+    return what does not work as it should, by their names on ``/readyz``.
     """
 
     mode: Mode
@@ -66,9 +66,7 @@ class DataPath:
     conntrack: IConntrack
     kernel: IKernelMode | None = None
     services: tuple[IService, ...] = ()
-    problem: Callable[[], str | None] = lambda: None
-    forwarding_problem: Callable[[], str | None] = lambda: None
-    kube_proxy_problem: Callable[[], str | None] = lambda: None
+    warnings: Mapping[str, Callable[[], str | None]] = field(default_factory=dict)
 
 
 async def select_data_path(
@@ -106,7 +104,6 @@ async def select_data_path(
         udp=udp,
         claims=PortClaims(own_addresses, ports.is_used, settings.node_port_networks),
         conntrack=Conntrack(run),
-        kube_proxy_problem=kube_proxy.problem,
     )
     if await _uses_kernel_mode(reactor, settings, programs, versions):
         forwarding = Forwarding(reactor, programs, source)
@@ -119,8 +116,11 @@ async def select_data_path(
             rules=choose(settings.back_end, True, iptables, kernel.rules),
             kernel=kernel,
             services=(shared, tracking, kernel, forwarding, kube_proxy),
-            problem=lambda: kernel.problem,
-            forwarding_problem=forwarding.problem,
+            warnings={
+                "retry": lambda: kernel.problem,
+                "forwarding": forwarding.problem,
+                "kube-proxy": kube_proxy.problem,
+            },
         )
     tables = Tables(versions, user_part, host, networks, host_for_all=for_all)
     nftables = Nftables(reactor, programs, tables)
@@ -128,6 +128,7 @@ async def select_data_path(
         mode=Mode.USER,
         rules=choose(settings.back_end, False, iptables, nftables),
         services=(shared, tracking, kube_proxy),
+        warnings={"kube-proxy": kube_proxy.problem},
     )
 
 

@@ -95,9 +95,9 @@ class ProxyProcess:
         self._readiness = Readiness()
         self._readiness.add("rules", self._serving.problem)
         self._readiness.add("services", self._warning, required=False)
-        self._readiness.add("retry", self._retry_problem, required=False)
-        self._readiness.add("forwarding", self._forwarding_problem, required=False)
-        self._readiness.add("kube-proxy", self._kube_proxy_problem, required=False)
+        self._readiness.add("retry", partial(self._warning_of, "retry"), required=False)
+        self._readiness.add("forwarding", partial(self._warning_of, "forwarding"), required=False)
+        self._readiness.add("kube-proxy", partial(self._warning_of, "kube-proxy"), required=False)
         self._following = following
         if following is not None:
             following.follow(LIVE_FLAGS, self._use, self._readiness)
@@ -173,14 +173,10 @@ class ProxyProcess:
     def _warning(self) -> str | None:
         return self._sources.problem() if self._proxier is None else self._proxier.warning()
 
-    def _retry_problem(self) -> str | None:
-        return None if self._data_path is None else self._data_path.problem()
-
-    def _forwarding_problem(self) -> str | None:
-        return None if self._data_path is None else self._data_path.forwarding_problem()
-
-    def _kube_proxy_problem(self) -> str | None:
-        return None if self._data_path is None else self._data_path.kube_proxy_problem()
+    def _warning_of(self, check: str) -> str | None:
+        """Return the problem of a check that the data path may have."""
+        warnings = {} if self._data_path is None else self._data_path.warnings
+        return warnings[check]() if check in warnings else None
 
     def _mode(self) -> dict[str, str] | None:
         data_path = self._data_path

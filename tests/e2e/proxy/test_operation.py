@@ -118,6 +118,9 @@ class HealthTests(ProxyTestCase):
             "nft list table ip kube-proxy",
         ]
         self.assertEqual(expected, problem.split(", "))
+        self.assertIn(
+            f"Clients may not reach this proxy: rules of kube-proxy ({problem})", proxy.log
+        )
         for command in expected:
             run(*command.split())
 

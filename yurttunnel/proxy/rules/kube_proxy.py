@@ -24,8 +24,8 @@ _TABLES = (b"table ip kube-proxy", b"table ip6 kube-proxy")
 class KubeProxyCheck(Reconciler):
     """Warns while this machine has rules of a kube-proxy.
 
-    They direct clients to the endpoints that it has known last, before rules of ours see these
-    clients.
+    They direct clients to the endpoints that it has known last, and may see these clients before
+    rules of ours do.
     """
 
     _log = Logger()
