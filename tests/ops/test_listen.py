@@ -155,6 +155,21 @@ class ListenUnixTests(SynchronousTestCase):
         self.assertEqual(stat.S_IMODE(status.st_mode), 0o660)
         self.assertEqual(os.umask(0), 0)
 
+    def test_until_the_file_has_its_mode(self):
+        """Until then nobody can connect, and other threads make files with the process's umask."""
+        chmod = os.chmod
+
+        def check_and_chmod(path, mode):
+            with socket.socket(socket.AF_UNIX) as caller:
+                self.assertRaises(ConnectionRefusedError, caller.connect, path)
+            os.mkdir(self.directory + "/other")
+            chmod(path, mode)
+
+        self.addCleanup(os.umask, os.umask(0))
+        self.patch(os, "chmod", check_and_chmod)
+        self.listen()
+        self.assertEqual(stat.S_IMODE(os.stat(self.directory + "/other").st_mode), 0o777)
+
     def test_another_mode(self):
         """The file's mode can be chosen."""
         self.listen(mode=0o600)

@@ -127,7 +127,7 @@ def listen_unix(
     """Listen on a Unix socket; raise :class:`CannotListen`, which names ``flag``.
 
     A stale socket, which no process listens on, is replaced. The file is removed when the port
-    stops listening. Its permissions never exceed ``mode``.
+    stops listening. Nobody can connect before it has ``mode``: Twisted's port listens after that.
     """
     if len(os.fsencode(path)) > _MAX_PATH:
         raise CannotListen(flag, f"{path} is longer than {_MAX_PATH} bytes: shorten the path")
@@ -137,7 +137,6 @@ def listen_unix(
     port = _UnixPort(os.fsencode(path), factory, backlog, mode, reactor)
     if isinstance(reactor, DirectReactor):
         reactor.take_over(port)
-    umask = os.umask(0o777 & ~mode)
     try:
         _remove_stale_socket(flag, path)
         port.startListening()
@@ -145,8 +144,6 @@ def listen_unix(
         raise CannotListen(flag, f"cannot listen on {path}: {_hint(error)}") from None
     except OSError as error:
         raise CannotListen(flag, f"cannot listen on {path}: {error.strerror}") from None
-    finally:
-        os.umask(umask)
     return port
 
 
