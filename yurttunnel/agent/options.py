@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from twisted.logger import Logger
 from twisted.python import usage
 
-from yurttunnel.agent.policy import NO_DEFAULT, Pattern, parse_pattern
+from yurttunnel.agent.policy import DEFAULT_META_PORT, NO_DEFAULT, Pattern, parse_pattern
 from yurttunnel.agent.settings import ClusterSettings, Settings, StandaloneSettings
 from yurttunnel.http.authority import Address, join_authority, parse_address
 from yurttunnel.kube.loading import SERVICE_ACCOUNT
@@ -31,7 +31,6 @@ _Value = TypeVar("_Value")
 
 SERVER_PORT = 10262
 API_PORT = 443
-DEFAULT_META_PORT = 10266
 
 KUBELET_CONFIG = Path("/etc/kubernetes/kubelet.conf")
 """kubeadm's path of the kubelet's credentials for the API."""

@@ -31,7 +31,10 @@ from yurttunnel.http.authority import (
 from yurttunnel.ops import flags
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 
-LOCALHOST_PROXY_PORTS = (10266, 10267)
+DEFAULT_META_PORT = 10266
+"""The agent's own."""
+
+LOCALHOST_PROXY_PORTS = (DEFAULT_META_PORT, 10267)
 """The default ``localhost-proxy-ports`` of OpenYurt's ConfigMap ``yurt-tunnel-server-cfg``."""
 
 NO_DEFAULT = "no-default"

@@ -10,7 +10,6 @@ from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptio
 from yurttunnel.ops.command_line import did_you_mean
 from yurttunnel.ops.flag_table import Group, Switch
 from yurttunnel.ops.help import Example
-from yurttunnel.tunnel.kubelet_ports import KUBELET_PORTS
 
 REPLACE = Switch(
     "replace",
@@ -35,9 +34,6 @@ def _listen(text: str) -> object:
 
     return parse_listen(text)
 
-
-_AGENT_META_PORT, _HUB_META_PORT = 10266, 10267
-_LOOPBACK_PORTS = KUBELET_PORTS | {_HUB_META_PORT}
 
 _HEADINGS = ("LISTEN", "NODE", "TARGET", "CONNECTIONS", "OPENED BY")
 
@@ -114,12 +110,16 @@ def add(options: AddOptions) -> None:
 
 def needs_permission(target: str) -> bool:
     """Return whether an agent denies ``target``, ADDRESS:PORT on its node, by default."""
+    from yurttunnel.agent.policy import DEFAULT_META_PORT, DestinationPolicy
+
     host, _, text = target.rpartition(":")
     try:
         address, port = ip_address(host.strip("[]")), int(text)
     except ValueError:
         return False  # The host is a name, which does not show the address that needs permission.
-    return port == _AGENT_META_PORT or (address.is_loopback and port not in _LOOPBACK_PORTS)
+    own = () if address.is_loopback else (address,)
+    policy = DestinationPolicy("", own, meta_port=DEFAULT_META_PORT)
+    return not policy.may_connect(address, port)
 
 
 def remove(options: RemoveOptions) -> None:
