@@ -1,6 +1,6 @@
-from twisted.application.service import ServiceMaker
+from yurttunnel.ops.program import ProgramMaker
 
-yurthub = ServiceMaker(
+yurthub = ProgramMaker(
     "yurthub",
     "yurttunnel.hub.command",
     "The node's way to the Kubernetes API, which answers from a cache without the cloud.",

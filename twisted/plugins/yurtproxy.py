@@ -1,6 +1,6 @@
-from twisted.application.service import ServiceMaker
+from yurttunnel.ops.program import ProgramMaker
 
-yurtproxy = ServiceMaker(
+yurtproxy = ProgramMaker(
     "yurtproxy",
     "yurttunnel.proxy.command",
     "Services on an edge node, in the place of kube-proxy, with retry.",

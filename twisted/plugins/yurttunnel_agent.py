@@ -1,6 +1,6 @@
-from twisted.application.service import ServiceMaker
+from yurttunnel.ops.program import ProgramMaker
 
-yurttunnel_agent = ServiceMaker(
+yurttunnel_agent = ProgramMaker(
     "yurttunnel agent",
     "yurttunnel.agent.command",
     "The edge end of the tunnel: dials out to the server and reaches the targets of its node.",

@@ -1,6 +1,6 @@
-from twisted.application.service import ServiceMaker
+from yurttunnel.ops.program import ProgramMaker
 
-yurttunnel_quickstart = ServiceMaker(
+yurttunnel_quickstart = ProgramMaker(
     "yurttunnel quickstart",
     "yurttunnel.quickstart.command",
     "Everything on one machine: a Kubernetes API, the tunnel and an edge node, for kubectl.",

@@ -1,6 +1,6 @@
-from twisted.application.service import ServiceMaker
+from yurttunnel.ops.program import ProgramMaker
 
-yurttunnel_server = ServiceMaker(
+yurttunnel_server = ProgramMaker(
     "yurttunnel server",
     "yurttunnel.server.command",
     "The cloud end of the tunnel: takes in agents and carries requests to their nodes.",
