@@ -175,12 +175,15 @@ class BrokenDiskTests(LoggedCacheTestCase):
 class DamageTests(LoggedCacheTestCase):
     """A file that is damaged, or not an SQLite database."""
 
+    LABELED = Scope(PODS, "", "label=value")
+
     def setUp(self) -> None:
         """Write many objects, and stop."""
         super().setUp()
         self.items = [item(f"pod-{number:03}", 9, body=BODY) for number in range(200)]
         report_list(self.cache, self.items, 10)
         self.path = self.directory / "cache.db"
+        self.pass_time(1)
         self.stop()
         self.good = self.path.read_bytes()
 
@@ -303,6 +306,97 @@ class DamageTests(LoggedCacheTestCase):
             self.assertEqual(1, self.cache.stats.damaged)
             self.stop()
         self.assertEqual(2, self.count_logs("it is not served"))
+
+    def test_damaged_texts(self) -> None:
+        """Texts that have changed on the disk are treated in the same way, as are documents."""
+        self.start_with(self.good)
+        labels = {"label": "value"}
+        report_list(self.cache, [item("labeled", 9, labels=labels, node="edge")], 10, self.LABELED)
+        document = CachedDocument("text/plain", b"swagger")
+        self.cache.store_document("", "/path", "form", document)
+        self.cache.store_event("/event", "text/html", b"body", "token", "account")
+        self.cache.store_token(b"digest", "holder", 1000.0)
+        self.pass_time(1)
+        self.assertEqual(document, self.result(self.document()))
+        self.stop()
+        good = self.path.read_bytes()
+        for text, changed, read in (
+            (b'"value"', b'"val\0e"', self.labeled),
+            (b'"value"', b'"val\xffe"', self.labeled),
+            (b"labeled", b"label\xffd", self.labeled),
+            (b"edge", b"edg\xff", self.labeled),
+            (b"v1Pod", b"v\xffPod", lambda: self.cache.get(PODS, "default", "pod-001")),
+            (b"text/plain", b"text/plai\xff", self.document),
+            (b"text/plain", b"text/plai\n", self.document),
+            (b"swagger", b"changed", self.document),
+            (b"text/html", b"text/htm\xff", lambda: self.cache.stored_events(1)),
+            (b"holder", b"hold\xffr", lambda: self.cache.token_owner(b"digest")),
+        ):
+            self.start_with(good.replace(text, changed))
+            self.assertIn("is damaged", self.failure(read()), changed)
+            self.pass_time(31)
+            self.assertEqual(0, self.cache.stats.damaged, changed)
+            self.cache.upsert(PODS, POD, item("a", 9))
+            self.assertEqual({"a"}, self.everything(), changed)
+            self.assertEqual(1, self.cache.stats.damaged, changed)
+            self.stop()
+
+    def test_damaged_for_writes(self) -> None:
+        """What the API reports is written to a new file if the old one cannot take it."""
+        self.start_with(self.good)
+        labeled = item("labeled", 9, labels={"label": "value"})
+        report_list(self.cache, [labeled], 12, self.LABELED)
+        self.pass_time(1)
+        self.stop()
+        good = self.path.read_bytes()
+        other = Scope(PODS, "", "other=value")
+        for text, changed, write in (
+            (b'"value"', b"[value]", lambda: report_list(self.cache, [], 13, self.LABELED)),
+            (b"label=value", b"label=(alue", lambda: self.cache.remove(other, labeled)),
+            (b"label=value", b"label=(alue", lambda: report_list(self.cache, [item("b", 8)], 11)),
+        ):
+            self.start_with(good.replace(text, changed))
+            write()
+            self.cache.upsert(PODS, POD, item("a", 9))
+            self.pass_time(1)
+            self.assertEqual("9", self.get("a").item.version)
+            self.assertEqual(1, self.cache.stats.damaged)
+            self.assertIsNone(self.get("pod-001"))
+            self.stop()
+
+    def test_damaged_tables(self) -> None:
+        """If the definition of a table has changed on the disk, the file is not used."""
+        for changed in (b"CONTENT-TYPE TEXT", b"content_typ\xff TEXT", b"content_type TEX)"):
+            self.start_with(self.good.replace(b"content_type TEXT", changed))
+            self.document().addErrback(lambda failure: failure.trap(CacheFailed))
+            self.pass_time(1)
+            self.assertIsNone(self.result(self.document()))
+            self.assertEqual(1, self.cache.stats.damaged)
+            self.stop()
+
+    def test_a_damaged_guest(self) -> None:
+        """Writes of guests wait until an API server responds, and the rest is served until then."""
+        self.start_with(self.good)
+        report_list(self.cache, [item("a")], 1, Scope(PODS._replace(client="app guest")))
+        self.pass_time(1)
+        self.stop()
+        self.start_with(self.path.read_bytes().replace(b"app guest", b"app gues\xff"))
+        self.cache.store_event("/event", "text/html", b"body", "token", "account")
+        self.pass_time(31)
+        self.assertIn("is damaged", self.cache.problem())
+        self.assertEqual(200, len(self.everything()))
+        self.cache.upsert(PODS, POD, item("a", 9))
+        self.pass_time(60)
+        self.assertEqual(1, len(self.result(self.cache.stored_events(9))))
+        self.assertEqual(({"a"}, 1), (self.everything(), self.cache.stats.damaged))
+
+    def labeled(self) -> Deferred:
+        """Read the list with a selector."""
+        return Deferred.fromCoroutine(read_all(self.cache, self.LABELED))
+
+    def document(self) -> Deferred:
+        """Read the document."""
+        return self.cache.document("", "/path", "form")
 
     def test_what_was_read_before(self) -> None:
         """Errors from reading a replaced file do not affect the new one."""

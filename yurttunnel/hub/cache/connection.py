@@ -33,7 +33,11 @@ def uri_of(path: Path, query: str) -> str:
 class Connection:
     """The base class of objects with one connection. All calls are made by one thread at a time."""
 
-    _convertible: tuple[type[Exception], ...] = (sqlite3.Error, CacheFailed)
+    _convertible: tuple[type[Exception], ...] = (
+        sqlite3.Error,
+        UnicodeDecodeError,
+        CacheFailed,
+    )
     """Errors that may be caused by the file."""
 
     def __init__(self, path: Path, connect: Connect) -> None:

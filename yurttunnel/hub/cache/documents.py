@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from sqlite3 import Connection
+from zlib import crc32
 
+from yurttunnel.hub.cache.errors import BodyDamaged
 from yurttunnel.hub.cache.interfaces import CachedDocument
 from yurttunnel.hub.cache.writes import OVERHEAD, Statements
 
@@ -24,10 +26,12 @@ def store(client: str, path: str, form: str, document: CachedDocument) -> Statem
     """Return the write that caches a document; an unchanged document is not written."""
     return Statements(
         (
-            "INSERT INTO documents (client, path, form, content_type, body) VALUES (?, ?, ?, ?, ?)"
-            " ON CONFLICT DO UPDATE SET content_type = excluded.content_type, body = excluded.body"
+            "INSERT INTO documents (client, path, form, content_type, checksum, body)"
+            " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO UPDATE SET"
+            " content_type = excluded.content_type, checksum = excluded.checksum,"
+            " body = excluded.body"
             " WHERE (content_type, body) <> (excluded.content_type, excluded.body)",
-            (client, path, form, *document),
+            (client, path, form, document.content_type, _checksum(*document), document.body),
         ),
         size=OVERHEAD + len(document.body),
     )
@@ -58,10 +62,19 @@ def evict_over(connection: Connection, most: int) -> int:
 def find(connection: Connection, client: str, path: str, form: str) -> CachedDocument | None:
     """Return a document."""
     row = connection.execute(
-        "SELECT content_type, body FROM documents WHERE (client, path, form) = (?, ?, ?)",
+        "SELECT checksum, content_type, body FROM documents WHERE (client, path, form) = (?, ?, ?)",
         (client, path, form),
     ).fetchone()
-    return None if row is None else CachedDocument(*row)
+    if row is None:
+        return None
+    checksum, *document = row
+    if _checksum(*document) != checksum:
+        raise BodyDamaged.of_row(path)
+    return CachedDocument(*document)
+
+
+def _checksum(content_type: str, body: bytes) -> int:
+    return crc32(body, crc32(content_type.encode()))
 
 
 def _count(connection: Connection) -> tuple[int, int]:

@@ -20,7 +20,13 @@ _ADVICE = {
     sqlite3.SQLITE_NOMEM: "there is no memory left: give the process more",
 }
 
-_DAMAGED = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
+_DAMAGED = (
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_FORMAT,
+    # All statements are valid for the tables that were created.
+    sqlite3.SQLITE_ERROR,
+)
 
 
 class CacheDamaged(CacheFailed):
@@ -28,7 +34,12 @@ class CacheDamaged(CacheFailed):
 
 
 class BodyDamaged(CacheDamaged):
-    """The body of an object has changed on the disk; all others can still be served."""
+    """An object or another row has changed on the disk; all others can still be served."""
+
+    @classmethod
+    def of_row(cls, name: str) -> BodyDamaged:
+        """Return the error for a row that is not what was written."""
+        return cls(f"the cache is damaged (the checksum of {name!r} does not match)")
 
 
 class OtherVersion(CacheDamaged):
@@ -72,9 +83,13 @@ def cache_error(error: Exception, path: Path) -> CacheFailed | None:
         return error
     if isinstance(error, OSError):
         return CacheFailed(f"the cache {path}: {error.strerror}")
+    if isinstance(error, sqlite3.OperationalError) and not hasattr(error, "sqlite_errorcode"):
+        # The sqlite3 module cannot decode a text.
+        return BodyDamaged(f"the cache {path} is damaged ({error})")
     full = is_of_full_disk(error)
     code = sqlite3.SQLITE_FULL if full else getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code in _DAMAGED:
+    # The module cannot decode an error of SQLite that quotes the definition of a table.
+    if code in _DAMAGED or isinstance(error, UnicodeDecodeError):
         return CacheDamaged(f"the cache {path} is damaged ({error})")
     if code not in _ADVICE:
         return None

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from yurttunnel.hub.cache import objects
 from yurttunnel.hub.cache.interfaces import Collection, Scope
-from yurttunnel.hub.cache.selectors import changing_part, selector
+from yurttunnel.hub.cache.selectors import changing_part, stored_selector
 from yurttunnel.hub.cache.versions import Version, is_older, version_of
 from yurttunnel.hub.media.interfaces import Item
 
@@ -27,7 +27,8 @@ class NewerScope(NamedTuple):
 
     def covers(self, item: Item) -> bool:
         """Return whether an item, in this or a newer version, would be stored if it existed."""
-        return is_older(version_of(item.version), self.version) and selector(self.scope)(item)
+        selects = stored_selector(self.scope)
+        return is_older(version_of(item.version), self.version) and selects(item)
 
     def incomplete_below(self, scope: Scope) -> int:
         """Return the version below which a scope may be incomplete; 0 if it is complete."""

@@ -13,8 +13,9 @@ from sqlite3 import Connection
 from typing import Any
 from zlib import crc32
 
+from yurttunnel.hub.cache.errors import BodyDamaged
 from yurttunnel.hub.cache.interfaces import Collection, Scope
-from yurttunnel.hub.cache.selectors import changing_part, selector
+from yurttunnel.hub.cache.selectors import changing_part, selector, stored_selector
 from yurttunnel.hub.cache.versions import Version, newest, version_of
 from yurttunnel.hub.media.interfaces import Item, TypeMeta
 
@@ -172,7 +173,7 @@ def record_exits(
         (collection, part.label_selector, part.field_selector),
     ).fetchall()
     for id, known, *texts in scopes:
-        selects = selector(Scope(part.collection, *texts))
+        selects = stored_selector(Scope(part.collection, *texts))
         left = [version_of(item.version) for item in items if selects(item)]
         if not left:
             continue
@@ -327,6 +328,9 @@ def labels_text(labels: Mapping[str, str]) -> str:
 
 
 def labels_of(text: str) -> Mapping[str, str]:
-    """Parse stored labels."""
-    labels: dict[str, str] = json.loads(text) if text else {}
+    """Parse stored labels; raise :class:`BodyDamaged` if they have changed on the disk."""
+    try:
+        labels: dict[str, str] = json.loads(text) if text else {}
+    except (TypeError, ValueError):
+        raise BodyDamaged.of_row(text) from None
     return labels

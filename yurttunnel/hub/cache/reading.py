@@ -100,7 +100,10 @@ class Snapshot:
                 (ids,),
             ).fetchall()
         )
-        return [_item(*row) for row in rows]
+        items = [_item(*row) for row in rows]
+        if [len(item.body) for item in items] != self.sizes[first : self._next]:
+            raise BodyDamaged("the cache is damaged (objects do not have their sizes)")
+        return items
 
     def close(self) -> None:
         """Close the snapshot."""
@@ -136,8 +139,8 @@ def find(
 
 def check_body(name: str, checksum: int, body: bytes) -> None:
     """Raise :class:`BodyDamaged` if a body does not have this checksum."""
-    if crc32(body) != checksum:
-        raise BodyDamaged(f"the cache is damaged (the checksum of {name!r} does not match)")
+    if not isinstance(body, bytes) or crc32(body) != checksum:
+        raise BodyDamaged.of_row(name)
 
 
 def known_version(scope: Scope, connection: sqlite3.Connection) -> str | None:
@@ -183,7 +186,8 @@ def _rows(
 ) -> Sequence[tuple[int, int]]:
     """Return the rows of a scope's objects and their sizes in bytes, in the API's order."""
     within, values = objects.within_scope(collection, scope)
-    columns = "id, size"
+    # No row without a number, whatever has changed on the disk.
+    columns = "id, CAST(coalesce(size, 0) AS INTEGER)"
     order = f"FROM objects WHERE {within} ORDER BY namespace, name"
     if not objects.has_selectors(scope):
         rows: list[tuple[int, int]] = connection.execute(

@@ -5,7 +5,7 @@ from __future__ import annotations
 APPLICATION = 0x79687562
 """``application_id`` of the file: "yhub", by which file(1) can identify it."""
 
-VERSION = 6
+VERSION = 7
 """``user_version`` of the file."""
 
 TABLES = """
@@ -63,6 +63,8 @@ CREATE TABLE documents (
     path TEXT NOT NULL,
     form TEXT NOT NULL,
     content_type TEXT NOT NULL,
+    -- The CRC-32 of content type and body, as for objects.
+    checksum INTEGER NOT NULL,
     body BLOB NOT NULL,
     UNIQUE (client, path, form)
 );

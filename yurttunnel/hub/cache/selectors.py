@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache
 
 from yurttunnel.http.errors import RequestFailed
+from yurttunnel.hub.cache.errors import BodyDamaged
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.media.interfaces import Item
 from yurttunnel.hub.request.requests import MAX_SELECTORS, ApiRequest, Form, ResourceType
@@ -112,6 +113,17 @@ def selector(scope: Scope) -> Selector:
     if not namespace:
         return test
     return lambda item: item.namespace == namespace and test(item)
+
+
+def stored_selector(scope: Scope) -> Selector:
+    """Return the :func:`selector` of a scope from the file.
+
+    Raises :class:`BodyDamaged` if it has changed on the disk.
+    """
+    try:
+        return selector(scope)
+    except (BadSelector, KeyError):
+        raise BodyDamaged.of_row(f"{scope.label_selector} {scope.field_selector}") from None
 
 
 def _test(label_selector: str, field_selector: str) -> Selector:

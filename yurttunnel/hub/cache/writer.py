@@ -204,6 +204,9 @@ class Writer:
             try:
                 await self._write_all()
             except CacheDamaged as damage:
+                if self._keeps(damage):
+                    self.report_damage(damage, self.opened)
+                    raise
                 await self._recreate(damage)
                 await self._write_all()
             # This may queue writes that were dropped before; there may be no later opportunity.
@@ -227,17 +230,22 @@ class Writer:
                 queue.resume()
 
     async def _write_all(self) -> None:
-        # The rest of the file is worth more than a new one as long as clients cannot list again.
-        keeps = isinstance(self._damage, BodyDamaged) and not any(
-            queue.has_responses for queue in self._queues
-        )
-        if self._damage is not None and not keeps:
+        if self._damage is not None and not self._keeps(self._damage):
             raise self._damage
         if not self._is_open:
             await self._open()
         while any(self._queues):
             for queue in filter(None, self._queues):
                 await self._write(queue)
+
+    def _keeps(self, damage: CacheDamaged) -> bool:
+        """Return whether the rest of the file is worth more than a new one.
+
+        It is as long as clients cannot list again.
+        """
+        return isinstance(damage, BodyDamaged) and not any(
+            queue.has_responses for queue in self._queues
+        )
 
     async def _open(self) -> None:
         contents, self.stats.events = await self._thread.run(self._database.open)
