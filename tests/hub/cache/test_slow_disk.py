@@ -21,7 +21,7 @@ from tests.hub.cache.logged_cache import (
 )
 from yurttunnel.hub.cache import queue
 from yurttunnel.hub.cache.cached_list import READ_TIMEOUT
-from yurttunnel.hub.cache.interfaces import Scope
+from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
 from yurttunnel.hub.cache.writer import BARRIER_SECONDS, SLOW_SECONDS
 from yurttunnel.hub.media.interfaces import ListMeta
@@ -100,6 +100,25 @@ class SlowDiskTests(LoggedCacheTestCase):
         self.assertFalse(self.read()[1])
         report_list(self.cache, [item("a")], 10)
         self.assertTrue(self.read()[1])
+
+    def test_unknown_changes_over_the_limit(self) -> None:
+        """If they are dropped, all forms and views of their resource are incomplete."""
+        view, other = PODS._replace(view="status.phase=x"), PODS._replace(resource="x.v1.core")
+        for collection in (view, other):
+            report_list(self.cache, [item("a")], 5, Scope(collection))
+        self.start_small()
+        self.cache.mark_changed(PODS.client, PODS.resource, "default", "9")
+        self.drop_it()
+        self.assertEqual([False, False, True], self.completeness(PODS, view, other))
+        self.writer.release()
+        self.restart()
+        self.assertEqual([False, False, True], self.completeness(PODS, view, other))
+
+    def completeness(self, *collections: Collection) -> list[bool]:
+        """Return whether their lists are complete, also while the disk hangs."""
+        known = [self.cache.known_version(Scope(collection)) for collection in collections]
+        self.clock.advance(BARRIER_SECONDS)
+        return [self.result(version) is not None for version in known]
 
     def start_small(self, **options) -> None:
         """Start a cache with little memory, and a disk that hangs."""

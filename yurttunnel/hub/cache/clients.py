@@ -24,7 +24,7 @@ from yurttunnel.hub.cache import documents, objects
 from yurttunnel.hub.cache.errors import NothingToEvict
 from yurttunnel.hub.cache.interfaces import Collection
 from yurttunnel.hub.cache.versions import version_of
-from yurttunnel.hub.cache.writes import Statements, Write, WriteResult
+from yurttunnel.hub.cache.writes import Statements, Write, WriteResult, in_all_forms
 
 HOUR = 3600.0
 """Seconds."""
@@ -94,15 +94,17 @@ def mark_changed(
     )
     within = f"{of_client} AND (? = '' OR namespace IN ('', ?))"
     values = client, resource, namespace, namespace
+    incomplete = [in_all_forms(client, resource)]
     known = version_of(version)
     if isinstance(known, int):
         change = f"UPDATE scopes SET whole_from = max(whole_from, ?) WHERE {within}"
-        return Statements(unlisted, (change, (known, *values)))
+        return Statements(unlisted, (change, (known, *values)), incomplete=incomplete)
     later = "UPDATE scopes SET whole_from = max(whole_from, version + 1)"
     return Statements(
         unlisted,
         (f"{later} WHERE typeof(version) <> 'text' AND {within}", values),
         (f"DELETE FROM scopes WHERE typeof(version) = 'text' AND {within}", values),
+        incomplete=incomplete,
     )
 
 

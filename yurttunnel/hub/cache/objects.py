@@ -311,8 +311,15 @@ def known_version(connection: Connection, collection: int, scope: Scope) -> Vers
 
 
 def mark_incomplete(connection: Connection, collection: Collection) -> None:
-    """Record that a collection is incomplete, until it is listed again."""
-    connection.execute("DELETE FROM scopes WHERE collection = ?", (find(connection, collection),))
+    """Record that a collection is incomplete, until it is listed again.
+
+    Without a form, those of all forms and views are.
+    """
+    connection.execute(
+        "DELETE FROM scopes WHERE collection IN (SELECT id FROM collections"
+        " WHERE (client, resource) = (?1, ?2) AND (?3 = '' OR (form, view) = (?3, ?4)))",
+        collection,
+    )
 
 
 def mark_all_incomplete(connection: Connection, of: Callable[[str], bool]) -> None:

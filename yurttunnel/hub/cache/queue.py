@@ -13,7 +13,15 @@ from twisted.internet.defer import Deferred, succeed
 from yurttunnel.hub.cache.events import StoreEvent
 from yurttunnel.hub.cache.interfaces import Collection, Scope
 from yurttunnel.hub.cache.versions import Version, is_older
-from yurttunnel.hub.cache.writes import MAX_BATCH_SIZE, Change, Changes, Key, MarkIncomplete, Write
+from yurttunnel.hub.cache.writes import (
+    MAX_BATCH_SIZE,
+    Change,
+    Changes,
+    Key,
+    MarkIncomplete,
+    Write,
+    in_all_forms,
+)
 from yurttunnel.ops.bounded_dict import BoundedDict
 
 MAX_TOMBSTONES = 2_000
@@ -182,8 +190,9 @@ class WriteQueue:
 
     def is_incomplete(self, collection: Collection) -> bool:
         """Return whether a write of a collection was dropped and this is not on disk yet."""
+        names = {collection, in_all_forms(*collection[:2])}
         return any(
-            collection in marker.collections or marker.of_all is not None
+            not names.isdisjoint(marker.collections) or marker.of_all is not None
             for marker in self._markers
         )
 

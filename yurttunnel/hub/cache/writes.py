@@ -63,9 +63,9 @@ class Write:
 
 
 class Statements(Write):
-    """SQL statements that make no collection incomplete if they are dropped.
+    """SQL statements.
 
-    ``dropped`` is called then.
+    If they are dropped, the collections ``incomplete`` are, and ``dropped`` is called.
     """
 
     def __init__(
@@ -73,8 +73,10 @@ class Statements(Write):
         *statements: tuple[str, Sequence[Any]],
         size: int = OVERHEAD,
         dropped: Callable[[], object] = lambda: None,
+        incomplete: Iterable[Collection] = (),
     ) -> None:
         self.size = size
+        self._incomplete = incomplete
         self._statements = statements
         self._dropped = dropped
 
@@ -85,7 +87,7 @@ class Statements(Write):
 
     def drop(self) -> Iterable[Collection]:
         self._dropped()
-        return ()
+        return self._incomplete
 
 
 class Key(NamedTuple):
@@ -241,8 +243,16 @@ def _change(
     return WriteResult(written, len(items) - written)
 
 
+def in_all_forms(client: str, resource: str) -> Collection:
+    """Return what stands for all collections of a client's resource in :class:`MarkIncomplete`."""
+    return Collection(client, resource, "")
+
+
 class MarkIncomplete(Write):
-    """Incomplete collections, and all those of clients for which ``of_all`` is true."""
+    """Incomplete collections, and all those of clients for which ``of_all`` is true.
+
+    One without a form stands for those of all forms and views (:func:`in_all_forms`).
+    """
 
     size = 0
     of_all: Callable[[str], bool] | None = None
