@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import stat
 from pathlib import Path
@@ -102,6 +103,14 @@ class DumpTests(CacheTestCase):
         self.target.mkdir()
         with self.assertRaises(FileExistsError):
             write_files(self.path, self.target)
+
+    def test_a_pipe(self) -> None:
+        """A named pipe, which nobody may ever write to, is not opened; nor are other specials."""
+        pipe = Path(self.mktemp())
+        os.mkfifo(pipe)
+        for path in (pipe, Path("/dev/null")):
+            error = self.assertRaises(CacheFailed, lambda path=path: list(as_text(path)))
+            self.assertEqual(f"the cache {path} is not a plain file: remove it", str(error))
 
     def test_other_files(self) -> None:
         """A file that is not a cache is rejected with a message."""

@@ -502,6 +502,18 @@ class PermissionTests(LoggedCacheTestCase):
         self.restart()
         self.assertIn("is not a plain file: remove it", self.cache.problem())
 
+    def test_a_pipe(self) -> None:
+        """A named pipe does not keep the thread that reads, which works once it is removed."""
+        self.stop()
+        path = self.directory / "cache.db"
+        path.unlink()
+        os.mkfifo(path)
+        self.restart()
+        self.assertIn("is not a plain file", self.failure(self.cache.get(PODS, "default", "a")))
+        path.unlink()
+        self.pass_time(31)
+        self.assertIsNone(self.get("a"))
+
     def test_no_directory(self) -> None:
         """If the file cannot be created, this is reported, and retried."""
         self.stop()

@@ -28,6 +28,7 @@ from yurttunnel.hub.cache.errors import (
     NothingToEvict,
     OtherVersion,
     cache_error,
+    not_a_file,
 )
 from yurttunnel.hub.cache.interfaces import CacheFailed
 from yurttunnel.hub.cache.writes import (
@@ -357,7 +358,7 @@ def _make_private(path: Path) -> None:
     except FileExistsError:
         status = os.lstat(path)
         if not stat.S_ISREG(status.st_mode):
-            raise CacheFailed(f"the cache {path} is not a plain file: remove it") from None
+            raise not_a_file(path) from None
         if status.st_mode & 0o077:
             os.chmod(path, 0o600)
 

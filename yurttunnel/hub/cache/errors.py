@@ -70,6 +70,11 @@ class LimitReached(CacheFailed):
         return LimitReached(self._path, self.max_bytes, clients)
 
 
+def not_a_file(path: Path) -> CacheFailed:
+    """Return the error for a path that is a link, a pipe or something else."""
+    return CacheFailed(f"the cache {path} is not a plain file: remove it")
+
+
 def is_of_full_disk(error: Exception) -> bool:
     """Return whether SQLite found no room for pages, or for the index of the log."""
     # Errors of the sqlite3 module itself do not have this attribute.

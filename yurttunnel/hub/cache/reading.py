@@ -12,7 +12,7 @@ from zlib import crc32
 
 from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.connection import Connection, uri_of
-from yurttunnel.hub.cache.errors import BodyDamaged, is_of_full_disk
+from yurttunnel.hub.cache.errors import BodyDamaged, is_of_full_disk, not_a_file
 from yurttunnel.hub.cache.interfaces import CacheFailed, Collection, Scope, Stored
 from yurttunnel.hub.cache.selectors import has_one_name, selector
 from yurttunnel.hub.cache.versions import Version
@@ -47,6 +47,9 @@ class Reader(Connection):
         return snapshot
 
     def _opened(self) -> sqlite3.Connection:
+        if os.path.exists(self._path) and not os.path.isfile(self._path):
+            # A pipe would keep this thread until another process opens it.
+            raise not_a_file(self._path)
         try:
             return self._open("mode=ro")
         except sqlite3.OperationalError as error:
