@@ -167,6 +167,15 @@ class CacheContract:
         self.assertTrue((await self.read(Scope(alone, "m"))).complete)
         self.assertEqual(Read(["a", "b"], "5", False), await self.read(Scope(listed, "n")))
 
+    async def test_a_change_that_lists_may_know(self):
+        """With version 0 an object is only removed if nothing was listed with it."""
+        alone, listed = PODS, PODS._replace(form="json:Table.v1")
+        self.receive_list(5, pod("a"), scope=Scope(listed, "n"))
+        self.cache.upsert(alone, POD, pod("a"))
+        self.cache.mark_changed(PODS.client, PODS.resource, "n", "0", "a")
+        self.assertEqual([], (await self.read(Scope(alone, "n"))).names)
+        self.assertEqual(Read(["a"], "5", True), await self.read(Scope(listed, "n")))
+
     # -- lists ---------------------------------------------------------------------------------
 
     async def test_unknown_lists(self):

@@ -240,6 +240,18 @@ class CachingTests(World):
         self.get(obj=status, status=b"404 Not Found")
         self.assertIsNone(self.cached("one"))
 
+    def test_gone_from_a_watch_cache(self):
+        """A 404 for any version may be out of date: watches tell about what was listed."""
+        status = {"kind": "Status", "apiVersion": "v1", "reason": "NotFound", "code": 404}
+        for listed, left in ((False, None), (True, "1")):
+            self.get()
+            if listed:
+                self.list(pod("one"))
+            self.send_request(f"{ONE}?resourceVersion=0", KUBELET, JSON)
+            self.respond_json(status, b"404 Not Found")
+            self.assertEqual(left, self.cached("one"))
+        self.assertEqual(["one"], self.cached_list())
+
     def test_deleted_in_all_forms(self):
         """It is removed from all forms and views, such as Tables."""
         others = ({"form": "json:Table.v1"}, {"view": "status.phase=Running"})

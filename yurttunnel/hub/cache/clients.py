@@ -97,8 +97,8 @@ def mark_changed(
     incomplete = [in_all_forms(client, resource)]
     known = version_of(version)
     if isinstance(known, int):
-        change = f"UPDATE scopes SET whole_from = max(whole_from, ?) WHERE {within}"
-        return Statements(unlisted, (change, (known, *values)), incomplete=incomplete)
+        change = f"UPDATE scopes SET whole_from = ? WHERE whole_from < ? AND {within}"
+        return Statements(unlisted, (change, (known, known, *values)), incomplete=incomplete)
     later = "UPDATE scopes SET whole_from = max(whole_from, version + 1)"
     return Statements(
         unlisted,

@@ -74,6 +74,9 @@ with a longer one is cached: each queued object has it in memory, and an hour's 
 _SHARD = re.compile(rb"[?&]shardSelector=[^&]")
 """A pattern for a target; the names of a list's parameters are not percent-encoded."""
 
+_VERSION = re.compile(rb"[?&]resourceVersion=[^&]")
+"""The same, for a get."""
+
 _CHANGED_FIELDS = frozenset({b"content-length", b"etag"})
 """Header fields that are not valid for a changed body."""
 
@@ -205,7 +208,15 @@ class ResponseHandler:
         # 404 for the object (crdHandler of k8s.io/apiextensions-apiserver
         # pkg/apiserver/customresource_handler.go).
         is_whole = request.name and not request.subresource
-        if plan.client and request.verb in ("get", "delete") and is_whole:
+        if not (plan.client and request.verb in ("get", "delete") and is_whole):
+            return
+        if _VERSION.search(plan.call.exchange.head.target) is not None:
+            # A watch cache that lags may not have it yet, so what was listed stays: the deletion of
+            # that is also reported to a watch.
+            self._cache.mark_changed(
+                plan.client, str(request.resource), request.namespace, "0", request.name
+            )
+        else:
             self._on_deleted(plan, "")
 
     def _on_deleted(self, plan: ResponsePlan, version: str) -> None:
