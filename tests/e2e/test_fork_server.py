@@ -17,15 +17,35 @@ warnings.warn("resource", ResourceWarning)
 print(faulthandler.is_enabled(), time.tzname, sys.argv[1:], repr(sys.stdin.read()))
 """
 
+END = """
+import atexit, socket, sys
+from twisted.internet import defer, reactor
+async def never_awaited(): pass
+reactor.kept = [socket.socket(), never_awaited(), defer.fail(ValueError("never handled"))]
+atexit.register(print, "at exit")
+print("not flushed", end="")
+sys.exit(0)
+"""
+
 
 class ForkServerTests(SynchronousTestCase):
-    """The effects of the environment."""
+    """What differs at the start and at the end of an interpreter."""
 
     def test_environment(self) -> None:
         """Variables that are read at the start of an interpreter have the same effects."""
+        self.assertIn("ResourceWarning", self.same_output(PROGRAM))
+
+    def test_end(self) -> None:
+        """What a program leaves behind is reported at its end as by an interpreter of its own."""
+        output = self.same_output(END)
+        for part in ("at exit", "unclosed <socket", "never awaited", "never handled"):
+            self.assertIn(part, output)
+
+    def same_output(self, source: str) -> str:
+        """Return the output of a program, which must be the same as with ``python -m``."""
         directory = Path(self.mktemp()).absolute()
         directory.mkdir()
-        (directory / "program.py").write_text(PROGRAM)
+        (directory / "program.py").write_text(source)
         environment = {
             **os.environ,
             "PYTHONWARNINGS": "default",
@@ -47,5 +67,6 @@ class ForkServerTests(SynchronousTestCase):
                 env=environment,
                 check=True,
             )
-        self.assertIn("ResourceWarning", usual.read_text())
-        self.assertEqual(usual.read_text(), forked.read_text())
+        expected = usual.read_text()
+        self.assertEqual(expected, forked.read_text())
+        return expected
