@@ -26,8 +26,9 @@ class ClusterNetwork(Machines):
         """Create and enter the machine."""
         self.here = self.add_machine("here")
         self.here.enter()
-        for address in self._addresses:
-            self.add(address)
+        lines = (f"address add {address} dev lo" for address in self._addresses)
+        run("ip", "-batch", "-", stdin="\n".join(lines))
+        wait_for_ipv6()
 
     def at(self, address: str) -> AbstractContextManager[None]:
         """Run a block on the machine with this address, which is always the only one."""

@@ -8,7 +8,10 @@ namespace without a name exists as long as a descriptor of it, a socket in it or
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import socket
+import struct
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -24,6 +27,12 @@ RUN_SECONDS = 60.0
 """The timeout of a program that sets something up."""
 
 _POLL_SECONDS = 0.01
+
+_SIOCSIFFLAGS, _IFF_UP, _IFREQ = 0x8914, 0x1, struct.Struct("16sh22x")
+"""Of netdevice(7)."""
+
+_IFA_F_TENTATIVE, _RTF_LOCAL = 0x40, 0x80000000
+"""Of if_addr.h and ipv6_route.h, in the tables in /proc/net."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -48,7 +57,8 @@ class Namespace:
             self._descriptor = _of_this_thread()
             # IPv6 addresses can be used at once: their duplicates are not detected.
             Path("/proc/sys/net/ipv6/conf/default/accept_dad").write_text("0")
-            run("ip", "link", "set", "lo", "up")
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+                fcntl.ioctl(control, _SIOCSIFFLAGS, _IFREQ.pack(b"lo", _IFF_UP))
         finally:
             enter(former)
             os.close(former)
@@ -80,10 +90,12 @@ class Namespace:
 
     def link(self, name: str, other: Namespace, other_name: str) -> None:
         """Create a link to another machine, and set both of its ends up."""
-        peer = ("peer", "name", other_name, "netns", other.path)
-        self.run("ip", "link", "add", "name", name, "type", "veth", *peer)
-        self.set_up(name)
+        self._add_link(name, other, other_name)
         other.set_up(other_name)
+
+    def _add_link(self, name: str, other: Namespace, other_name: str, *options: str) -> None:
+        peer = ("peer", "name", other_name, "netns", other.path)
+        self.run("ip", "link", "add", "name", name, *options, "up", "type", "veth", *peer)
 
     def set_up(self, link: str, *addresses: str, gateways: Iterable[str] = ()) -> None:
         """Set a link up, with these addresses of networks, and default routes by ``gateways``.
@@ -99,13 +111,13 @@ class Namespace:
 
     def add_switch(self, *addresses: str) -> None:
         """Create the bridge ``switch``, with these addresses of the machine itself."""
-        self.run("ip", "link", "add", "switch", "type", "bridge")
-        self.set_up("switch", *addresses)
+        self.run("ip", "link", "add", "name", "switch", "up", "type", "bridge")
+        if addresses:
+            self.set_up("switch", *addresses)
 
     def plug(self, port: str, machine: Namespace, link: str) -> None:
-        """Link another machine to a port of the bridge."""
-        self.link(port, machine, link)
-        self.run("ip", "link", "set", port, "master", "switch")
+        """Link another machine, which has to set its end up, to a port of the bridge."""
+        self._add_link(port, machine, link, "master", "switch")
 
     def forward(self) -> None:
         """Forward packets to other machines."""
@@ -182,11 +194,16 @@ def wait_for_ipv6() -> None:
     The kernel makes their routes a moment after ``ip`` has added them (addrconf_dad_work), and
     reports that by netlink only.
     """
+    tables = Path("/proc/thread-self/net")
     for _ in range(round(RUN_SECONDS / _POLL_SECONDS)):
-        shown = run("ip", "-6", "-oneline", "address", "show", "up")
-        routes = run("ip", "-6", "route", "show", "table", "local").split()
-        addresses = [line.split()[3].partition("/")[0] for line in shown.splitlines()]
-        if "tentative" not in shown and set(addresses) <= set(routes):
+        shown = (tables / "if_inet6").read_text()
+        addresses = [line.split() for line in shown.splitlines()]
+        routes = [line.split() for line in (tables / "ipv6_route").read_text().splitlines()]
+        local = {route[0] for route in routes if int(route[8], 16) & _RTF_LOCAL}
+        if all(
+            address[0] in local and not int(address[4], 16) & _IFA_F_TENTATIVE
+            for address in addresses
+        ):
             return
         time.sleep(_POLL_SECONDS)
     raise RuntimeError(f"addresses cannot be used after {RUN_SECONDS:g} s: {shown}")
