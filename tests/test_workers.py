@@ -17,7 +17,7 @@ import sys
 sys.path[:0] = [{root!r}, "."]
 from tests import workers
 from twisted.scripts.trial import run
-workers.PROGRAMS, workers.ALONE = "test_program", "test_program_alone."
+workers.PROGRAMS, workers.ALONE = "test_program", ("test_program_quiet.", "test_program_alone.")
 run()
 """
 
@@ -69,16 +69,18 @@ class WorkerTests(SynchronousTestCase):
         return result, [line.split() for line in notes.read_text().splitlines()]
 
     def test_distribution(self) -> None:
-        """Tests that run alone precede all others, and a module has one worker, unless it runs
-        programs.
+        """Tests that run beside each other precede those that run alone, and these all others; a
+        module has one worker, unless it runs programs.
         """
-        names = ("test_a", "test_b", "test_c", "test_program", "test_program_alone")
+        first = ("test_program_quiet", "test_program_alone")
+        names = ("test_a", "test_b", "test_c", "test_program", *sorted(first))
         result, ran = self.run_tests(**dict.fromkeys(names, "pass"))
-        self.assertEqual("PASSED (successes=15)", result)
+        self.assertEqual("PASSED (successes=18)", result)
         tests = [f"{name}.Tests.test_{number}" for name in names for number in (1, 2, 3)]
         self.assertEqual(tests, sorted(name for name, _, _ in ran))
         self.assertEqual({"True"}, {forked for _, _, forked in ran})
-        self.assertEqual({"test_program_alone"}, {name.split(".")[0] for name, _, _ in ran[:3]})
+        for at, module in zip((0, 3), first, strict=True):
+            self.assertEqual({module}, {name.split(".")[0] for name, _, _ in ran[at : at + 3]})
         places = {(name.split(".")[0], pid) for name, pid, _ in ran}
         for module in names[:3]:
             self.assertEqual(1, sum(name == module for name, _ in places))

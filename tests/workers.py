@@ -7,7 +7,7 @@ What the tests of a module share is computed in each worker that runs one of the
 all tests of a module, one after the other. Whole programs are run test by test: they are started
 for each, and some modules take minutes. These mostly wait, so a few workers start with the others,
 which use the processors meanwhile. Tests that run alone precede all others, for which they would
-have to wait.
+have to wait; those that run beside each other precede these.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from twisted.trial._dist import _WORKER_AMP_STDIN, _WORKER_AMP_STDOUT, disttrial
 from twisted.trial._dist.disttrial import StartedWorkerPool, WorkerPool
 from twisted.trial._dist.functional import takeWhile
 
-ALONE = "tests.e2e.alone."
-"""The prefix of the names of tests that run alone."""
+ALONE = ("tests.e2e.alone.quiet.", "tests.e2e.alone.")
+"""The prefixes of the names of tests that run beside each other only, and of those that run alone;
+the first match applies. If they were mixed, a quiet one might wait, and then run without others."""
 
 PROGRAMS = "tests.e2e."
 """The prefix of the names of tests that run whole programs."""
@@ -106,11 +107,10 @@ def _launch(pool: WorkerPool, spawn: Callable, protocols: list, arguments: list[
 async def _run_tests(
     pool: StartedWorkerPool, cases: Iterable, result, drive: Callable[..., Awaitable[None]]
 ) -> None:
-    alone, programs, others = [], [], []
+    kinds: dict[str, list] = {prefix: [] for prefix in (*ALONE, PROGRAMS, "")}
     for case in cases:
-        name = case.id()
-        kind = alone if name.startswith(ALONE) else programs
-        (kind if name.startswith(PROGRAMS) else others).append(case)
+        kinds[next(filter(case.id().startswith, kinds))].append(case)
+    *alone, programs, others = kinds.values()
     programs.sort(key=lambda case: not case.id().startswith(LONGEST))
     modules = [list(tests) for _, tests in itertools.groupby(others, lambda case: case.__module__)]
 
@@ -125,5 +125,6 @@ async def _run_tests(
                 # It has died, and would fail all other tests at once.
                 break
 
-    for queues in ([[[case] for case in alone]], [modules, [[case] for case in programs]]):
+    before = [[[[case] for case in tests]] for tests in alone]
+    for queues in (*before, [modules, [[case] for case in programs]]):
         await _run_in_order(pool, [iter(queue) for queue in queues], result, drive_queues)
