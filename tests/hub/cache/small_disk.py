@@ -9,6 +9,9 @@ from pathlib import Path
 
 from tests.hub.cache.caches import POD, PODS, item, make_cache, report_list
 from tests.hub.cache.logged_cache import BODY, LoggedCacheTestCase
+from yurttunnel.hub.cache import schema
+from yurttunnel.hub.cache.clients import HOUR
+from yurttunnel.hub.cache.interfaces import Scope
 
 
 class FullDiskTests(LoggedCacheTestCase):
@@ -100,6 +103,33 @@ class FullDiskTests(LoggedCacheTestCase):
         filler.unlink()
         self.pass_time(31)
         self.assertEqual({"a": "9"}, self.names())
+
+    def test_full_with_the_file_of_another_version(self) -> None:
+        """It is set aside, used again by its version, and makes room after an hour with the API."""
+        own = schema.VERSION
+        self.cache.upsert(PODS, POD, item("large", 9, body=BODY * 50))
+        self.assertIsNotNone(self.get("large"))
+        self.stop()
+        self.fulfil()
+        for version in (own + 1, own):
+            self.patch(schema, "VERSION", version)
+            self.cache = make_cache(self.directory, self.clock)
+            self.cache.startService()
+            self.assertIn("the disk is full: make room on it", self.cache.problem())
+            if version > own:
+                self.assertIn("not been created", self.failure(self.cache.list(Scope(PODS))))
+                self.stop()
+        self.assertEqual({"a": "1", "large": "9"}, self.names())
+        self.stop()
+        self.patch(schema, "VERSION", own + 1)
+        self.cache = make_cache(self.directory, self.clock)
+        self.cache.startService()
+        report_list(self.cache, [item("b", 10)], 11)
+        self.pass_time(int(HOUR) - 1)
+        self.assertIn("the disk is full: make room on it", self.cache.problem())
+        self.pass_time(62)
+        self.assertIsNone(self.cache.problem())
+        self.assertEqual({"b": "10"}, self.names())
 
     def test_full_after_a_kill(self) -> None:
         """The data in the log of a process that was killed can be read from a full disk."""

@@ -16,7 +16,6 @@ from yurttunnel.hub.cache import documents, events, schema
 from yurttunnel.hub.cache.clients import (
     GUESTS_SHARE,
     KUBELET,
-    CountHour,
     IsGuest,
     LimitGuests,
     MakeRoom,
@@ -137,11 +136,7 @@ class Database(Connection):
             # SQLite's limit is never below the current size of the file, which may have become
             # smaller.
             _set_limit(connection, self._max_bytes)
-            outcome = self._done_within_bound(connection, events.with_eviction(writes), of_guests)
-            if any(isinstance(write, CountHour) for write in writes):
-                # What other versions have cached is out of date after an hour with the API.
-                self._remove_others()
-            return outcome
+            return self._done_within_bound(connection, events.with_eviction(writes), of_guests)
 
     def _done_within_bound(
         self, connection: sqlite3.Connection, writes: Sequence[Write], of_guests: bool
@@ -240,9 +235,9 @@ class Database(Connection):
         """Return the path of the file of a version while a hub of another version runs."""
         return self._path.with_name(f"{self._path.name}.version-{version}")
 
-    def _remove_others(self) -> None:
+    def remove_others(self) -> None:
+        """Remove the files of other versions."""
         for other in self._path.parent.glob(self._of_version("*").name):
-            # The writes are done, and would be repeated after an error.
             with contextlib.suppress(OSError):
                 other.unlink()
 
@@ -255,8 +250,9 @@ class Database(Connection):
             except StateError as error:
                 raise CacheFailed(f"the cache: {error}") from error
             own = self._of_version(schema.VERSION)
-            if own.exists() and not self._path.exists():
-                # After the return to this version, perhaps in the same outage.
+            if own.exists() and not (self._path.exists() and os.path.getsize(self._path)):
+                # After the return to this version, perhaps in the same outage. An empty file is
+                # of a version that had no room on the disk.
                 self._inode = 0
                 _move(own, self._path)
             _make_private(self._path)
@@ -380,15 +376,16 @@ def _version(connection: sqlite3.Connection) -> int:
 
 def _prepare(connection: sqlite3.Connection) -> bool:
     """Prepare a new connection; return whether the file was empty."""
+    # First of all, because a file of another version is set aside even if the disk is full.
+    version = _version(connection)
+    if version not in (0, schema.VERSION):
+        raise OtherVersion(version)
     _configure(connection)
     connection.execute(_LISTED)
-    version = _version(connection)
     if version == 0:
         connection.executescript(
             f"BEGIN IMMEDIATE; {schema.TABLES}"
             f"PRAGMA application_id = {schema.APPLICATION};"
             f"PRAGMA user_version = {schema.VERSION}; COMMIT"
         )
-    elif version != schema.VERSION:
-        raise OtherVersion(version)
     return version == 0

@@ -291,6 +291,8 @@ class Cache(Service):
         if self._used:
             self._used.clear()
             self._writer.own.put(clients.CountHour())
+            # What other versions have cached is out of date after an hour with the API.
+            self._writer.remove_others()
 
     def _read(
         self, read: Callable[[sqlite3.Connection], _Result], *queues: WriteQueue

@@ -112,6 +112,10 @@ class Writer:
         """Change the limit of the file, after the current write."""
         _ = self._thread.run(partial(self._database.set_limit, max_bytes))
 
+    def remove_others(self) -> None:
+        """Remove the files of other versions, which may be what leaves no room for this one's."""
+        _ = self._thread.run(self._database.remove_others)
+
     async def stop(self, close_readers: Callable[[], Deferred[None]]) -> None:
         """Write the queues, within :data:`FLUSH_SECONDS`, and close the file.
 
