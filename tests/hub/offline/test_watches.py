@@ -227,6 +227,7 @@ class OpenWatchTests(WatchTestCase):
         """All end within two seconds, but not at once."""
         connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(300)]
         self.assertEqual(300, len(self.offline.open_watches))
+        self.clock.pump([1])
         self.connectivity.change(True)
         left = []
         for _ in range(20):
@@ -235,6 +236,17 @@ class OpenWatchTests(WatchTestCase):
         self.assertEqual(0, left[-1])
         steps = [before - after for before, after in zip([300, *left], left, strict=False)]
         self.assertLess(max(steps), 50, steps)
+        for connection in connections:
+            self.assert_ended(connection)
+
+    def test_the_cloud_is_back_soon(self):
+        """A watch that has just begun lasts for a second, too, and ends with the others."""
+        connections = [self.open(WATCH + "&resourceVersion=7") for _ in range(20)]
+        self.clock.pump([0.5])
+        self.connectivity.change(True)
+        self.clock.pump([0.05] * 9)
+        self.assertEqual(20, len(self.offline.open_watches))
+        self.clock.pump([0.05] * 22)
         for connection in connections:
             self.assert_ended(connection)
 

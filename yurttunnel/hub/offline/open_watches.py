@@ -42,6 +42,7 @@ class OpenWatch:
     version: str
     ends_at: float
     type: TypeMeta | None = None
+    began_at: float = 0.0
     bookmark_at: float = 0.0
 
 
@@ -61,11 +62,12 @@ class OpenWatches:
 
     def add(self, watch: OpenWatch) -> None:
         """Keep a watch open whose response has begun."""
+        watch.began_at = self._clock.seconds()
+        watch.bookmark_at = watch.began_at + BOOKMARK_SECONDS
         if self._connectivity.online:
             # The cloud became reachable while the first events were sent, or it has just been lost
             # and the health checks are under way.
-            self._end_within(watch, random.uniform(_MIN_SECONDS, SPREAD))
-        watch.bookmark_at = self._clock.seconds() + BOOKMARK_SECONDS
+            self._end_soon(watch, random.random())
         self._watches[watch] = None
 
         def ended(error: ExchangeFailed | None) -> None:
@@ -89,13 +91,16 @@ class OpenWatches:
         watches = list(self._watches)
         random.shuffle(watches)
         for place, watch in enumerate(watches):
-            self._end_within(watch, SPREAD * place / len(watches))
+            self._end_soon(watch, place / len(watches))
         if self._timer is not None:
             self._timer.cancel()
         self._schedule()
 
-    def _end_within(self, watch: OpenWatch, seconds: float) -> None:
-        watch.ends_at = min(watch.ends_at, self._clock.seconds() + seconds)
+    def _end_soon(self, watch: OpenWatch, place: float) -> None:
+        """End a watch at a ``place`` from 0 to 1 in the time in which all end."""
+        now = self._clock.seconds()
+        first = max(0.0, watch.began_at + _MIN_SECONDS - now)
+        watch.ends_at = min(watch.ends_at, now + first + (SPREAD - first) * place)
 
     def _schedule(self) -> None:
         seconds = _TICK_OF_RETURN if self._connectivity.online else _TICK
