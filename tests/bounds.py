@@ -47,6 +47,8 @@ def _lines(path: Path) -> Iterator[str]:
             owner = getattr(module, node.name)
             fields = dataclasses.fields(owner) if dataclasses.is_dataclass(owner) else ()
             defaults = {field.name: field.default for field in fields}
+            # Those of a named tuple, if it is one.
+            defaults |= getattr(owner, "_field_defaults", {})
             yield from _values(node, {**vars(owner), **defaults}, f"{node.name}.")
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):

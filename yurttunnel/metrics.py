@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Generic, Literal, NamedTuple, TypeVar
 
@@ -61,8 +60,7 @@ Value = float | Durations | Iterable[tuple[str | tuple[str, ...], float]] | None
 metric with labels, and ``None`` for a metric to be left out of the scrape."""
 
 
-@dataclass(frozen=True, slots=True)
-class Metric(Generic[Source]):
+class Metric(NamedTuple, Generic[Source]):
     """A metric, read from a source in :class:`MetricRegistry`; ``labels`` are the label names."""
 
     kind: Kind

@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.internet import error
 from twisted.python.failure import Failure
@@ -19,8 +19,7 @@ from yurttunnel.wire.codes import Code
 _BY_SPECIFICITY = (Code.OVERLOADED, Code.REFUSED, Code.UNREACHABLE, Code.TIMEOUT)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptFailure:
+class AttemptFailure(NamedTuple):
     """Why connecting to ``address`` failed, as a code and a text."""
 
     address: Address

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from twisted.internet.defer import CancelledError, Deferred
 from twisted.internet.interfaces import (
@@ -41,8 +40,7 @@ from yurttunnel.wire.codes import Code
 _Target = tuple[Address | str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class DialLimits:
+class DialLimits(NamedTuple):
     """The limits of the dialer; times are in seconds.
 
     ``max_pending``: dials without a result, as many as the streams that one session may have by

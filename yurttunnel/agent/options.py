@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -375,7 +374,7 @@ class Options(CommandOptions[Settings]):
             return self._host_name()
         flag = NODE_NAME
         if not self.is_given(STANDALONE):
-            flag = replace(flag, parse=lambda text: check_cluster_node_name(text.strip()))
+            flag = flag._replace(parse=lambda text: check_cluster_node_name(text.strip()))
         return self._required(flag)
 
     def _required(self, flag: Flag[_Value]) -> _Value:
@@ -396,8 +395,7 @@ class Options(CommandOptions[Settings]):
 
     def _identifiers(self, node_name: str, node_ip: Address) -> Identifiers:
         """Return the identifiers for callers; warn about those without effect."""
-        flag = replace(
-            AGENT_IDENTIFIERS,
+        flag = AGENT_IDENTIFIERS._replace(
             parse=lambda text: parse_identifiers(
                 text,
                 lambda sentence: self._log.warn(

@@ -13,9 +13,9 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network
+from typing import NamedTuple
 
 from yurttunnel.http.authority import (
     CACHED,
@@ -77,8 +77,7 @@ def _connected_address(address: Address) -> Address:
     return address
 
 
-@dataclass(frozen=True, slots=True)
-class Pattern:
+class Pattern(NamedTuple):
     """One allowed destination: a network or a name, and a range of ports.
 
     ``name`` starts with a dot if it stands for all names below a domain.

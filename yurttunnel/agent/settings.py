@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 from yurttunnel.agent.policy import Pattern
 from yurttunnel.http.authority import Address
@@ -18,8 +19,7 @@ _MAX_TOKEN_BYTES = 4096
 """Bytes; a token has 120."""
 
 
-@dataclass(frozen=True, slots=True)
-class StandaloneSettings:
+class StandaloneSettings(NamedTuple):
     """The settings of ``--standalone``.
 
     ``join_token`` and ``join_token_file`` are both ``None`` if an agent that is enrolled already is
@@ -47,8 +47,7 @@ class StandaloneSettings:
             raise BadToken(f"--join-token-file {self.join_token_file}: {reason}") from None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
+class ClusterSettings(NamedTuple):
     """The settings of a cluster.
 
     The credentials for the API are those in ``kube_config``, or, if that is ``None``, the service

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -84,10 +84,10 @@ def diagnose(options: DiagnoseOptions) -> int:
         os.close(working_directory)
     if info is not None:
         # The file of --config may name another meta port by now, which takes effect at a restart.
-        subject = replace(subject, meta_host=info.meta_host, meta_port=info.meta_port)
+        subject = subject._replace(meta_host=info.meta_host, meta_port=info.meta_port)
     if program in _WITH_DEFAULT_DIRECTORY:
         # The default of the process's user differs from that of root, who may diagnose it, too.
-        subject = replace(subject, directories=(process.path.parent,))
+        subject = subject._replace(directories=(process.path.parent,))
     try:
         return write_diagnosis(subject, bundle, sys.stdout)
     except BundleNotWritten as error:
@@ -156,8 +156,7 @@ def _options_class(program: str) -> type[CommandOptions[Any]]:
 
 def _with_absolute_paths(directory: Path, subject: Subject) -> Subject:
     """Return ``subject`` with its relative paths resolved from ``directory``."""
-    return replace(
-        subject,
+    return subject._replace(
         directories=tuple(directory / each for each in subject.directories),
         files=tuple(directory / each for each in subject.files),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
@@ -152,10 +152,13 @@ class ClientOptions(CommandOptions[None]):
         names = [each.name for each in self.words]
         optional = [f"[{name}]" for name in names[self.required :]]
         hidden = (IN_CLUSTER, STATE_DIR) if self.behind_kubectl else ()
-        return replace(
-            super().help(),
-            words=(*names[: self.required], *optional),
-            table=[each for each in self.table if each not in hidden],
+        return (
+            super()
+            .help()
+            ._replace(
+                words=(*names[: self.required], *optional),
+                table=[each for each in self.table if each not in hidden],
+            )
         )
 
     def parseArgs(self, *arguments: str) -> None:

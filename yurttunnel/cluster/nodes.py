@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from itertools import islice
 from sys import intern
+from typing import NamedTuple
 
 from twisted.logger import Logger
 
@@ -37,8 +37,7 @@ MAX_ADDRESS = 253
 log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Node:
+class Node(NamedTuple):
     """The cached part of a node, without fields that change with every heartbeat.
 
     ``edge`` is whether the labels state that the tunnel reaches the node, ``cloud`` whether they

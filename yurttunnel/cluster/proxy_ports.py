@@ -19,7 +19,7 @@ kubelet's own ports are always redirected to the server, and are ignored here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.logger import Logger
 
@@ -45,8 +45,7 @@ _MAX_QUOTE = 40
 log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
-class RawPorts:
+class RawPorts(NamedTuple):
     """The cached part of the ConfigMap: the values of :data:`KEYS`, and its ``uid`` for events."""
 
     uid: str
@@ -60,8 +59,7 @@ def raw_ports(config_map: Object) -> RawPorts:
     return RawPorts(text(metadata.get("uid")), tuple(text(data.get(key)) for key in KEYS))
 
 
-@dataclass(frozen=True, slots=True)
-class Ports:
+class Ports(NamedTuple):
     """The configured ports; no port is in both ``http`` and ``https``.
 
     ``problems`` are sentences about items that were ignored.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from yurttunnel.cluster.fields import mapping, objects, text, texts
 from yurttunnel.http.authority import Address, BadAuthority, parse_address, strip_port
@@ -28,8 +27,7 @@ EXTERNAL_ADDRESS = "x-tunnel-server-external-addr"
 several separated by commas."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServiceAddresses:
+class ServiceAddresses(NamedTuple):
     """The cached part of a Service.
 
     ``redirected`` are the other addresses that kube-proxy forwards to it, each with a port: those

@@ -16,9 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import httptools
 
@@ -58,8 +57,7 @@ class HeadError(RequestFailed):
     """A head that is rejected."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeadLimits:
+class HeadLimits(NamedTuple):
     """Limits of a head: its bytes, including the final empty line, and its fields."""
 
     max_bytes: int = 16 * 1024

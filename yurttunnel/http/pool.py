@@ -38,8 +38,7 @@ from yurttunnel.http.shared_limit import SharedLimit
 Key = TypeVar("Key", bound=Hashable)
 
 
-@dataclass(frozen=True, slots=True)
-class PoolSettings:
+class PoolSettings(NamedTuple):
     """The limits and timeouts of a pool; all times are in seconds."""
 
     max_per_key: int = 32

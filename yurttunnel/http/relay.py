@@ -15,8 +15,7 @@ the connection, so that a truncated response is not taken for a complete one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IPushProducer, IReactorTime
@@ -98,8 +97,7 @@ class ForwardedRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class RelaySettings:
+class RelaySettings(NamedTuple):
     """The timeouts of a relay, in seconds."""
 
     response_timeout: float | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from yurttunnel.http.authority import Address
 from yurttunnel.pki.discovery import BootstrapToken
@@ -44,16 +45,14 @@ class BootstrapSettings:
     organizations: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class InterfaceSettings:
+class InterfaceSettings(NamedTuple):
     """The interface on which pods connect to the hub."""
 
     name: str
     address: Address
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerSettings:
+class ListenerSettings(NamedTuple):
     """The addresses and ports of the hub; without an ``interface`` pods use ``proxy_host``."""
 
     meta_host: str
@@ -64,8 +63,7 @@ class ListenerSettings:
     interface: InterfaceSettings | None
 
 
-@dataclass(frozen=True, slots=True)
-class HealthSettings:
+class HealthSettings(NamedTuple):
     """The health checks of API servers, which renew the node's Lease; times are in seconds.
 
     In each ``interval`` a server gets ``retries`` attempts, which share one ``timeout``, so that a

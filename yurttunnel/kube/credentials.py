@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred, execute
 from zope.interface import Interface, implementer
@@ -35,8 +36,7 @@ class CredentialsUnavailable(Exception):
 
 
 @implementer(ICredentialsSource)
-@dataclass(frozen=True, slots=True)
-class FileCredentials:
+class FileCredentials(NamedTuple):
     """Credentials from files, or from the configuration itself."""
 
     token: ReloadedFile | str = ""

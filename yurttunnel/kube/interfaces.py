@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
@@ -70,8 +69,7 @@ class IKubeClient(Interface):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class InformerSpec(Generic[Value]):
+class InformerSpec(NamedTuple, Generic[Value]):
     """The objects that an informer watches, and what it caches of them.
 
     ``transform`` returns the cached value for an object. It is a module-level function, since equal

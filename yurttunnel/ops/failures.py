@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -17,8 +17,7 @@ _MAX_TEXT = 300
 """The maximum length of a text in characters: callers choose parts of some."""
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
+class Failure(NamedTuple):
     """A failed request: ``at`` is in seconds since the epoch, ``status`` the HTTP status, if any.
 
     ``kind`` is the kind of entry point, ``who`` the address or the name of the caller, and ``text``

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 Parsed = TypeVar("Parsed", covariant=True)
 
@@ -21,8 +20,7 @@ class Group(enum.Enum):
     OPERATION = "Operation"
 
 
-@dataclass(frozen=True, slots=True)
-class Flag(Generic[Parsed]):
+class Flag(NamedTuple, Generic[Parsed]):
     """A flag with a value.
 
     ``parse`` parses the text of a value, and raises ``ValueError`` with a reason in one line.
@@ -43,8 +41,7 @@ class Flag(Generic[Parsed]):
     secret: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Repeated(Generic[Parsed]):
+class Repeated(NamedTuple, Generic[Parsed]):
     """A flag that may be repeated; with ``once_each`` its values must differ."""
 
     name: str
@@ -54,8 +51,7 @@ class Repeated(Generic[Parsed]):
     once_each: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(NamedTuple):
     """A flag without a value; ``short`` is its letter."""
 
     name: str

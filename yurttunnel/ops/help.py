@@ -6,6 +6,7 @@ import shutil
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from yurttunnel.ops.flag_table import Entry, Group, by_group, syntax, with_default
 
@@ -27,8 +28,7 @@ class Example:
         return f"{invocation} {self.arguments}".rstrip()
 
 
-@dataclass(frozen=True, slots=True)
-class Help:
+class Help(NamedTuple):
     """The help of a command that is called as ``invocation``.
 
     ``note`` appears only in the whole help; ``words`` are the positional arguments.

@@ -12,9 +12,9 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from email.utils import formatdate
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 from urllib.parse import parse_qs, quote, unquote_to_bytes
 
 from twisted.internet.defer import CancelledError, Deferred
@@ -82,8 +82,7 @@ _DEFAULT_FIELDS = {
 TEXT = b"text/plain; charset=utf-8"
 
 
-@dataclass(frozen=True, slots=True)
-class PageRequest:
+class PageRequest(NamedTuple):
     """A request for a page; each segment of ``path`` is quoted as by ``quote``."""
 
     head: RequestHead
@@ -98,8 +97,7 @@ class PageRequest:
         return parse_qs(self.query, keep_blank_values=True, errors="backslashreplace")
 
 
-@dataclass(frozen=True, slots=True)
-class PageResponse:
+class PageResponse(NamedTuple):
     """The response of a page.
 
     A ``body`` in pieces is made in slices, encoded as UTF-8. ``fields`` are added to the header

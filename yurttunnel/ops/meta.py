@@ -8,11 +8,10 @@ agent those to its servers. The other programs have no sessions, and no such pag
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from urllib.parse import unquote
 
 from yurttunnel.http.authority import join_authority
@@ -65,8 +64,7 @@ _AGENTS = ("agents", "the sessions of this process, as JSON")
 Sessions: TypeAlias = "Callable[[], Iterable[SessionSnapshot]]"
 
 
-@dataclass(frozen=True, slots=True)
-class JsonPage:
+class JsonPage(NamedTuple):
     """The page ``/NAME`` of a feature; ``text`` describes it in the list of pages.
 
     ``show()`` returns what is rendered as JSON, or ``None`` if there is nothing: then the page is

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.logger import Logger
 
@@ -15,8 +15,7 @@ Check = Callable[[], str | None]
 log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """The result of a check; ``problem`` is ``None`` if it passed.
 
     A failed check that is not ``required`` is only a warning.

@@ -7,7 +7,7 @@ it has synchronized.
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cryptography import x509
 
@@ -16,8 +16,7 @@ _MIN_COUNT = 2
 """The smallest number of a unit that is displayed in that unit."""
 
 
-@dataclass(frozen=True, slots=True)
-class ClockSkew:
+class ClockSkew(NamedTuple):
     """Certificates that are not valid ``now``, by this machine's clock, but otherwise correct.
 
     ``name`` describes them in messages: "the server's certificate".

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -86,8 +86,7 @@ class ClockSeemsWrong(EnrolmentFailed):
     """A certificate is not valid by this machine's clock, but otherwise correct."""
 
 
-@dataclass(frozen=True, slots=True)
-class ServerAddress:
+class ServerAddress(NamedTuple):
     """The name or address of a server to verify, its port, and the endpoint to dial."""
 
     name: str

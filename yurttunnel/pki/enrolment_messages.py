@@ -20,8 +20,7 @@ from __future__ import annotations
 import datetime
 import enum
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_MESSAGE_LENGTH = 65536
 """Bytes."""
@@ -92,8 +91,7 @@ class BadMessage(Exception):
     """A message that violates the format of this module."""
 
 
-@dataclass(frozen=True, slots=True)
-class EnrolmentRequest:
+class EnrolmentRequest(NamedTuple):
     """The agent's request; without ``token_id`` it is a renewal."""
 
     node: str
@@ -129,8 +127,7 @@ class EnrolmentRequest:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class EnrolmentResponse:
+class EnrolmentResponse(NamedTuple):
     """The server's response after signing; both fields in PEM form."""
 
     certificate: str

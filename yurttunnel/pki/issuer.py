@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -149,8 +149,7 @@ class CertificateTemplate:
         return frozenset([*self.dns_names, *map(str, self.addresses), *self.uris])
 
 
-@dataclass(frozen=True, slots=True)
-class IssuedCertificate:
+class IssuedCertificate(NamedTuple):
     """A certificate with its key; ``chain`` is sent after it."""
 
     key: PrivateKey

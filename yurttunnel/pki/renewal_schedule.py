@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import datetime
 import random
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from yurttunnel.ops.backoff import exponential
 
 
-@dataclass(frozen=True, slots=True)
-class Schedule:
+class Schedule(NamedTuple):
     """When a certificate is renewed, and the backoff after failed attempts.
 
     A certificate is renewed at a random time between the fractions ``renewed_from`` and

@@ -19,8 +19,8 @@ from __future__ import annotations
 import datetime
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -48,8 +48,7 @@ class RevocationFailed(Exception):
     """A node was not revoked; one line describes why."""
 
 
-@dataclass(frozen=True, slots=True)
-class Revocation:
+class Revocation(NamedTuple):
     """The time of a node's revocation; ``enrolment`` is empty if none was recorded here."""
 
     node: str

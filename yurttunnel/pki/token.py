@@ -14,6 +14,7 @@ import json
 import re
 import secrets
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -45,8 +46,7 @@ class TokenRefused(Exception):
         self.expired = expired
 
 
-@dataclass(frozen=True, slots=True)
-class JoinToken:
+class JoinToken(NamedTuple):
     """A join token as its holder has it."""
 
     token_id: str

@@ -9,8 +9,8 @@ import re
 import stat
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from zope.interface import implementer
 
@@ -27,8 +27,7 @@ _TIMESTAMP = r"[12]\d{3}-\d\d-\d\dT\d\d-\d\d-\d\d\.\d{3}"
 _STANDARD_OUTPUT = 1
 
 
-@dataclass(frozen=True, slots=True)
-class AuditSettings:
+class AuditSettings(NamedTuple):
     """The destination of the audit log: ``path``, or standard output if it is ``None``.
 
     The file is rotated before it exceeds ``max_bytes``, unless a single line does; the newest

@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cryptography import x509
 from twisted.internet.endpoints import serverFromString
@@ -54,8 +54,7 @@ _ESCAPED = re.compile(r"\\(.)", re.DOTALL)
 _KEYWORD = re.compile(r"([a-zA-Z]+)=(.*)", re.DOTALL)
 
 
-@dataclass(frozen=True, slots=True)
-class ListenOptions:
+class ListenOptions(NamedTuple):
     """The options with which an endpoint listens: ``factory``, configured by ``flag``.
 
     ``credentials`` are the server's own, for ``ssl:`` endpoints without files: they must require a

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
 from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IAddress
@@ -28,8 +28,7 @@ _Key = tuple[Kind, int]
 _NOTHING = Traffic()
 
 
-@dataclass(frozen=True, slots=True)
-class ListenerInfo:
+class ListenerInfo(NamedTuple):
     """A listener: its ``flag``, its ``address``, and the ``target`` of its connections.
 
     ``kind`` is ``None`` if its streams are not counted separately.
@@ -46,8 +45,7 @@ class ListenerInfo:
         return None if self.kind is None else Holder.of(self.kind, self.flag, "")[:2]
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(NamedTuple):
     listener: ListenerInfo
     open: int
     traffic: Traffic

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from yurttunnel.ops.slices import ITEMS_PER_PIECE, gather
 from yurttunnel.ops.status import formatting
@@ -19,8 +19,7 @@ MAX_SHOWN = 50
 """The maximum number shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class LostNode:
+class LostNode(NamedTuple):
     """An unreachable node: ``reason`` is how its last session ended.
 
     ``last_seen`` is in seconds since the epoch, ``None`` for a node without a known connection.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 
@@ -20,8 +21,7 @@ MAX_REASON = 200
 """The maximum length of a reason in characters; some contain text from peers."""
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnection:
+class Disconnection(NamedTuple):
     """The end of a node's connection or session, in seconds since the epoch, and its reason."""
 
     at: float

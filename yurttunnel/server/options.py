@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 from twisted.python import usage
 
@@ -44,8 +45,7 @@ _STANDALONE_FLAGS = (
 _Address = IPv4Address | IPv6Address
 
 
-@dataclass(frozen=True, slots=True)
-class StandaloneSettings:
+class StandaloneSettings(NamedTuple):
     """The settings of ``--standalone``; times are in seconds.
 
     ``revoke_node`` is the name of a node if the command is to revoke it and exit.
@@ -57,8 +57,7 @@ class StandaloneSettings:
     revoke_node: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterSettings:
+class ClusterSettings(NamedTuple):
     """The settings of a cluster.
 
     ``kube_config`` is ``None`` in a pod. ``namespace`` is that of the server's own objects. Callers

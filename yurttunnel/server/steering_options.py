@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from twisted.logger import Logger
 from twisted.python import usage
@@ -109,8 +108,7 @@ STEERING_TABLE = flags_in(globals())
 _log = Logger()
 
 
-@dataclass(frozen=True, slots=True)
-class SteeringFlags:
+class SteeringFlags(NamedTuple):
     """The values of the flags; periods are in seconds.
 
     Connections for ``passthrough_ports`` of nodes are redirected to ``passthrough_port``, if set.

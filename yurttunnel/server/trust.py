@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from twisted.internet.interfaces import IOpenSSLServerConnectionCreator, IReactorTime
@@ -20,8 +20,7 @@ from yurttunnel.pki.renewal import CertificateRenewal
 from yurttunnel.pki.trust import Trust, join_sentences
 
 
-@dataclass(frozen=True, slots=True)
-class TrustSettings:
+class TrustSettings(NamedTuple):
     """Further peers that a server trusts.
 
     ``callers`` are the common names of those who may use ``ssl:`` endpoints. Certificates of

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from ipaddress import IPv4Address
+from typing import NamedTuple
 
 from yurttunnel.cluster.nodes import Node
 from yurttunnel.cluster.proxy_ports import Ports
@@ -25,8 +26,7 @@ _ADDRESS_TYPES = frozenset({"InternalIP", "ExternalIP"})
 _BROADCAST = IPv4Address("255.255.255.255")
 
 
-@dataclass(frozen=True, slots=True)
-class Listeners:
+class Listeners(NamedTuple):
     """Where the server listens for redirected connections of one address family.
 
     ``secure`` is for HTTPS, ``insecure`` for HTTP, and ``passthrough`` for any protocol; that is
@@ -42,8 +42,7 @@ class Listeners:
         return frozenset({self.secure, self.insecure, self.passthrough or self.secure})
 
 
-@dataclass(frozen=True, slots=True)
-class SteeringSettings:
+class SteeringSettings(NamedTuple):
     """The settings from the command line; ``period`` is in seconds.
 
     ``listeners`` are by the version of IP. If ``match`` is ``None``, it depends on the kernel:

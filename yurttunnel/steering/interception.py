@@ -6,6 +6,7 @@ import enum
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address
+from typing import NamedTuple
 
 Address = IPv4Address | IPv6Address
 
@@ -23,8 +24,7 @@ class Match(enum.Enum):
     """By their port only, except for the addresses of cloud nodes, as in yurttunnel 1.2."""
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """A listener of the server.
 
     ``address`` is ``None`` if it listens on all addresses of the family: rules then redirect to the

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.internet.defer import Deferred
 from zope.interface import Attribute, Interface
@@ -14,8 +15,7 @@ VERSIONS = (4, 6)
 """The versions of IP for which there may be rules."""
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(NamedTuple):
     """The changes that an update of the rules made.
 
     ``differences`` has a sentence for each difference (a bounded number of them), and is empty if
@@ -60,8 +60,7 @@ class IFirewall(Interface):
         """
 
 
-@dataclass(frozen=True, slots=True)
-class Firewalls:
+class Firewalls(NamedTuple):
     """The firewalls of this machine, by the version of IP.
 
     ``missing`` has, for each version without a firewall, the reason and how to fix it.

@@ -33,8 +33,7 @@ class Change(NamedTuple):
     hides: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class FilterSite:
+class FilterSite(NamedTuple):
     """The information about a node that filters can use.
 
     ``host`` and ``secure_port`` are the address at which pods reach the hub with TLS, and ``reach``

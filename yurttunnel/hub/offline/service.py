@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.application.service import MultiService
 from twisted.internet.defer import CancelledError, Deferred, TimeoutError
@@ -38,8 +38,7 @@ MIN_REQUEST_TIMEOUT = 1800.0
 """In seconds (upstream's ``--min-request-timeout``)."""
 
 
-@dataclass(frozen=True, slots=True)
-class OfflineSettings:
+class OfflineSettings(NamedTuple):
     """``min_watch_seconds`` is in seconds, for watches without ``timeoutSeconds``.
 
     ``placeholders`` are ``None`` if the kubelet gets no tokens while offline.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.python import usage
 
@@ -32,8 +32,7 @@ ON, OFF = "true", "false"
 """The texts of a switch."""
 
 
-@dataclass(frozen=True, slots=True)
-class FlagValue:
+class FlagValue(NamedTuple):
     """The texts that a source has for one flag; several only for a repeated flag.
 
     ``source`` is the origin, for messages: a flag, a variable, or a file and its key.

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 OwnLines = Callable[[bytes], list[bytes]]
 """Selects the lines of a program's own chains from the output of ``iptables-save``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """The process to diagnose, as described by its own command line.
 
     ``directories`` and ``files`` are listed. ``secret_flags`` are the flags whose values are

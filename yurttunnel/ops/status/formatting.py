@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.status.markup import Markup, element
@@ -15,8 +15,7 @@ DAY = 86_400.0
 """In seconds."""
 
 
-@dataclass(frozen=True, slots=True)
-class PeerTerms:
+class PeerTerms(NamedTuple):
     """The terms for the peers of sessions: ``peer`` is one, ``peers`` are several.
 
     ``waiting`` describes a peer that has lost its connection; ``page`` is the query parameter for

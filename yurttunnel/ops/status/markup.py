@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Generic, TypeAlias, TypeVar
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 Row = TypeVar("Row")
 
@@ -68,8 +67,7 @@ def mark(kind: str, text: Content) -> Markup:
     return element("span", text, class_=f"mark {kind}")
 
 
-@dataclass(frozen=True, slots=True)
-class Column(Generic[Row]):
+class Column(NamedTuple, Generic[Row]):
     """A column of a table: its heading, the function for the contents of a cell, and its class.
 
     ``order`` returns the sort key, for columns that are not sorted by their text.

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from yurttunnel.ops.status.markup import Content, Markup, element, mark, pieces
 
@@ -17,8 +16,7 @@ MAX_FILTER = 200
 """The maximum length of ``?q=`` in characters; the rest is ignored."""
 
 
-@dataclass(frozen=True, slots=True)
-class PageContext:
+class PageContext(NamedTuple):
     """The time of the page, and its filter in lower case; an empty filter matches everything."""
 
     now: datetime.datetime
@@ -29,8 +27,7 @@ class PageContext:
         return not self.filter_text or any(self.filter_text in text.casefold() for text in texts)
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """A section with the ID ``name``, which follows one of the page's own.
 
     ``tile`` is a name and a number for the overview; ``tile_kind`` rates it as ``ok``, ``warn`` or

@@ -5,9 +5,8 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.address import UNIXAddress
 from twisted.internet.interfaces import IProtocol
@@ -26,8 +25,7 @@ MAX_EXAMINED = 10_000
 """The maximum number of streams to examine for those to show."""
 
 
-@dataclass(frozen=True, slots=True)
-class StreamReport:
+class StreamReport(NamedTuple):
     """One stream: ``age`` is in seconds, bytes are payload; ``state`` is the protocol's term.
 
     ``peer`` is the other end of the session: the node, or, at an agent, the server. ``kind`` is the
@@ -47,8 +45,7 @@ class StreamReport:
     idle: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Streams:
+class Streams(NamedTuple):
     """Some of the streams that are in use, or idle, oldest first, and their number.
 
     There may be more if the process has more than :data:`MAX_EXAMINED`.

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.address import UNIXAddress
 from zope.interface import implementer
@@ -36,8 +35,7 @@ _ANY = "*"
 _USER_ID = re.compile(r"[0-9]{1,10}", re.ASCII)
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
+class Identity(NamedTuple):
     """The identity of a caller: ``kind`` is how it is known, and determines what ``name`` is.
 
     ``certificate``: the common name of a certificate verified by TLS; ``user``: the numeric id of
@@ -53,8 +51,7 @@ class Identity:
         return f"{self.kind}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True)
-class Permission:
+class Permission(NamedTuple):
     """``identity`` may reach ``host``:``port`` through ``node``; ``None`` matches every value."""
 
     identity: Identity

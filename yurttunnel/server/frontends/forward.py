@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.internet.interfaces import IAddress
 
@@ -27,8 +27,7 @@ Listen = tuple[str, int]
 """An address in its canonical form, or ``localhost``, and a port."""
 
 
-@dataclass(frozen=True, slots=True)
-class Forward:
+class Forward(NamedTuple):
     """Forwards ``listen_host``:``listen_port`` to ``host``:``port`` through ``node``.
 
     ``text`` is the flag's value as given.

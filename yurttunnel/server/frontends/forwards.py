@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from twisted.internet.defer import Deferred, DeferredList, DeferredLock, maybeDeferred
 from twisted.internet.interfaces import IListeningPort
@@ -41,8 +41,7 @@ class Origin(enum.StrEnum):
     COMMAND = "command"
 
 
-@dataclass(frozen=True, slots=True)
-class ForwardState:
+class ForwardState(NamedTuple):
     """An open forward, its origin, and its number of connections."""
 
     forward: Forward

@@ -12,7 +12,7 @@ as KEP-4006 requires for pods.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 from yurttunnel.http.head import RequestHead
@@ -48,8 +48,7 @@ _SUBRESOURCES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(NamedTuple):
     """A requested action: ``verb`` on ``subresource`` of ``node``.
 
     An empty ``node`` means every node, an empty ``verb`` one that the API does not know.

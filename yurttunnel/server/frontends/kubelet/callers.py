@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cryptography.x509.oid import NameOID
@@ -25,8 +24,7 @@ _NODES_GROUP = "system:nodes"
 _NODE_USER = "system:node:"
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateUser:
+class CertificateUser(NamedTuple):
     """The user that a certificate names.
 
     ``is_node`` is whether nodes may have obtained the certificate for themselves; otherwise a node

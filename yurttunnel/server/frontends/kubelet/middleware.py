@@ -8,7 +8,7 @@ Twisted Plugin System"); docs/middlewares.md has an example.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
@@ -60,8 +60,7 @@ def installed_makers() -> list[IMiddlewareMaker]:
     return list(getPlugins(IMiddlewareMaker))
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterInformers:
+class ClusterInformers(NamedTuple):
     """The source of informers for middlewares; ``namespace`` is the server's."""
 
     informers: IInformers

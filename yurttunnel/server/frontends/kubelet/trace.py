@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
 
 from cryptography.x509.oid import NameOID
@@ -20,8 +19,7 @@ from yurttunnel.server.handshake_failures import peer_authority
 from yurttunnel.server.redaction import redacted, truncated
 
 
-@dataclass(frozen=True, slots=True)
-class _Peer:
+class _Peer(NamedTuple):
     """The other end of a connection, in readable form; ``names`` are those in its certificate."""
 
     address: str
