@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 import sqlite3
@@ -325,6 +326,9 @@ class DamageTests(LoggedCacheTestCase):
             (b'"value"', b'"val\xffe"', self.labeled),
             (b"labeled", b"label\xffd", self.labeled),
             (b"edge", b"edg\xff", self.labeled),
+            # Valid, but not what was written: the list would lack an object.
+            (b'"value"', b'"valve"', self.labeled),
+            (b"edge", b"edgy", self.labeled),
             (b"v1Pod", b"v\xffPod", lambda: self.cache.get(PODS, "default", "pod-001")),
             (b"text/plain", b"text/plai\xff", self.document),
             (b"text/plain", b"text/plai\n", self.document),
@@ -340,6 +344,19 @@ class DamageTests(LoggedCacheTestCase):
             self.assertEqual({"a"}, self.everything(), changed)
             self.assertEqual(1, self.cache.stats.damaged, changed)
             self.stop()
+
+    def test_missing_rows(self) -> None:
+        """A list is not served as complete if objects of it cannot be found any more."""
+        self.start_with(self.good)
+        self.assertEqual(200, len(self.everything()))
+        self.stop()
+        with contextlib.closing(sqlite3.connect(self.path)) as connection, connection:
+            # As after damage to a page: without the trigger, which counts the object.
+            connection.execute("DROP TRIGGER object_goes")
+            connection.execute("DELETE FROM objects WHERE name = 'pod-001'")
+        self.start()
+        self.assertIn("is damaged", self.failure(self.cache.list(ALL)))
+        self.assertIsNotNone(self.get("pod-002"))
 
     def test_damaged_for_writes(self) -> None:
         """What the API reports is written to a new file if the old one cannot take it."""

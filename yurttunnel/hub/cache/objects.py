@@ -44,6 +44,9 @@ _IS_COVERED = (
 )
 """Whether a scope is part of another scope that is complete."""
 
+TEXTS = "namespace, name, objects.version, labels, node, size, texts"
+"""The columns of an object besides its body, for :func:`item_of`."""
+
 OLDER = "(typeof(version) = 'text' OR version < ?)"
 """Whether an object may be older than a version; all are older than the empty version, a text."""
 
@@ -117,17 +120,15 @@ def put(
         some = items[first : first + _ROWS]
         values: list[Any] = []
         for item in some:
-            values += (
-                collection,
+            texts = (
                 item.namespace,
                 item.name,
                 version_of(item.version),
                 labels_text(item.labels),
                 item.node,
                 len(item.body),
-                crc32(item.body),
-                item.body,
             )
+            values += (collection, *texts, _checksum(texts), crc32(item.body), item.body)
         written += connection.execute(_put(len(some)), [*values, known]).rowcount
     return written
 
@@ -136,11 +137,11 @@ def put(
 def _put(rows: int) -> str:
     return (
         "INSERT INTO objects"
-        " (collection, namespace, name, version, labels, node, size, checksum, body) VALUES "
-        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
+        " (collection, namespace, name, version, labels, node, size, texts, checksum, body) VALUES "
+        + ", ".join(["(?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"] * rows)
         + " ON CONFLICT DO UPDATE SET version = excluded.version, labels = excluded.labels,"
-        " node = excluded.node, size = excluded.size, checksum = excluded.checksum,"
-        " body = excluded.body"
+        " node = excluded.node, size = excluded.size, texts = excluded.texts,"
+        " checksum = excluded.checksum, body = excluded.body"
         " WHERE excluded.version > version"
         " OR (typeof(version) = 'text' AND excluded.version <> version)"
         # Metrics and similar objects have no version, or 0.
@@ -201,7 +202,7 @@ def remove_others(
     within, values = within_scope(collection, scope)
     _put_listed(connection, keys)
     others = connection.execute(
-        f"SELECT id, namespace, name, labels, node FROM objects WHERE {within}"
+        f"SELECT id, {TEXTS} FROM objects WHERE {within}"
         f" AND {_NOT_NEWER.format('version', '?')}"
         " AND NOT EXISTS (SELECT 1 FROM temp.listed"
         " WHERE (listed.namespace, listed.name) = (objects.namespace, objects.name))",
@@ -210,9 +211,9 @@ def remove_others(
     connection.execute("DELETE FROM temp.listed")
     selects = selector(scope)
     removed = {
-        id: item
-        for id, namespace, name, labels, node in others
-        if selects(item := Item(namespace, name, str(version), labels_of(labels), node, b""))
+        id: item._replace(version=str(version))
+        for id, *texts in others
+        if selects(item := item_of(*texts))
     }
     connection.executemany("DELETE FROM objects WHERE id = ?", ((id,) for id in removed))
     part = changing_part(scope)
@@ -310,6 +311,20 @@ def known_version(connection: Connection, collection: int, scope: Scope) -> Vers
     return newest([version for (version,) in rows]) if rows else None
 
 
+def are_whole(connection: Connection, collection: int) -> bool:
+    """Return whether all objects of a collection can be found, by the size that is counted.
+
+    SQLite does not detect damage to a page by which objects seem not to exist.
+    """
+    (whole,) = connection.execute(
+        "SELECT bytes = (SELECT total(size + 500) FROM objects WHERE collection = ?1)"
+        " + (SELECT total(2 * length(CAST(label_selector || field_selector AS BLOB)) + 500)"
+        " FROM scopes WHERE collection = ?1) FROM collections WHERE id = ?1",
+        (collection,),
+    ).fetchone()
+    return bool(whole)
+
+
 def mark_incomplete(connection: Connection, collection: Collection) -> None:
     """Record that a collection is incomplete, until it is listed again.
 
@@ -334,10 +349,25 @@ def labels_text(labels: Mapping[str, str]) -> str:
     return json.dumps(labels) if labels else ""
 
 
-def labels_of(text: str) -> Mapping[str, str]:
-    """Parse stored labels; raise :class:`BodyDamaged` if they have changed on the disk."""
-    try:
-        labels: dict[str, str] = json.loads(text) if text else {}
-    except (TypeError, ValueError):
-        raise BodyDamaged.of_row(text) from None
-    return labels
+def item_of(
+    namespace: str,
+    name: str,
+    version: Version,
+    labels: str,
+    node: str,
+    size: int,
+    texts: int,
+    body: bytes = b"",
+) -> Item:
+    """Return the object with these :data:`TEXTS`.
+
+    Raises :class:`BodyDamaged` if they have changed on the disk.
+    """
+    if _checksum((namespace, name, version, labels, node, size)) != texts:
+        raise BodyDamaged.of_row(name)
+    return Item(namespace, name, str(version), json.loads(labels) if labels else {}, node, body)
+
+
+def _checksum(texts: tuple[str, str, Version, str, str, int]) -> int:
+    # If damage has changed the type of a value, its repr is another one.
+    return crc32(repr(texts).encode())

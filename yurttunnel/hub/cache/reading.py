@@ -7,7 +7,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 from zlib import crc32
 
 from yurttunnel.hub.cache import objects, schema
@@ -98,15 +98,12 @@ class Snapshot:
         ids = json.dumps([id for id, _ in self._rows[first : self._next]])
         rows = self._reader.read(
             lambda connection: connection.execute(
-                "SELECT namespace, name, version, labels, node, checksum, body"
+                f"SELECT {objects.TEXTS}, checksum, body"
                 " FROM json_each(?) AS wanted CROSS JOIN objects ON objects.id = wanted.value",
                 (ids,),
             ).fetchall()
         )
-        items = [_item(*row) for row in rows]
-        if [len(item.body) for item in items] != self.sizes[first : self._next]:
-            raise BodyDamaged("the cache is damaged (objects do not have their sizes)")
-        return items
+        return [_item(*row) for row in rows]
 
     def close(self) -> None:
         """Close the snapshot."""
@@ -130,14 +127,14 @@ def find(
 ) -> Stored | None:
     """Return an object."""
     row = connection.execute(
-        "SELECT api_version, kind, objects.version, labels, node, checksum, body"
+        f"SELECT api_version, kind, {objects.TEXTS}, checksum, body"
         " FROM collections JOIN objects ON collection = collections.id"
         " WHERE (client, resource, form, view) = (?, ?, ?, ?) AND (namespace, name) = (?, ?)",
         (*collection, namespace, name),
     ).fetchone()
     if row is None:
         return None
-    return Stored(TypeMeta(*row[:2]), _item(namespace, name, *row[2:]))
+    return Stored(TypeMeta(*row[:2]), _item(*row[2:]))
 
 
 def check_body(name: str, checksum: int, body: bytes) -> None:
@@ -164,6 +161,8 @@ def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> S
         return None
     id, api_version, kind, version, columns = found
     listed = objects.known_version(connection, id, scope)
+    if listed is not None and not objects.are_whole(connection, id):
+        raise BodyDamaged("the cache is damaged (objects of a complete list are missing)")
     rows = _rows(connection, id, scope)
     if listed is not None:
         version = listed
@@ -200,26 +199,20 @@ def _rows(
     return list(
         _selected(
             scope,
-            connection.execute(f"SELECT {columns}, namespace, name, labels, node {order}", values),
+            connection.execute(f"SELECT id, {objects.TEXTS} {order}", values),
         )
     )
 
 
 def _selected(scope: Scope, rows: sqlite3.Cursor) -> Iterator[tuple[int, int]]:
     selects = selector(scope)
-    for id, size, namespace, name, labels, node in rows:
-        if selects(Item(namespace, name, "", objects.labels_of(labels), node, b"")):
-            yield id, size
+    for id, *texts in rows:
+        if selects(objects.item_of(*texts)):
+            yield id, texts[5]
 
 
-def _item(
-    namespace: str,
-    name: str,
-    version: int | str,
-    labels: str,
-    node: str,
-    checksum: int,
-    body: bytes,
-) -> Item:
-    check_body(name, checksum, body)
-    return Item(namespace, name, str(version), objects.labels_of(labels), node, body)
+def _item(*row: Any) -> Item:
+    *texts, checksum, body = row
+    item = objects.item_of(*texts, body)
+    check_body(item.name, checksum, body)
+    return item

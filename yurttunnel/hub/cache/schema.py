@@ -5,7 +5,7 @@ from __future__ import annotations
 APPLICATION = 0x79687562
 """``application_id`` of the file: "yhub", by which file(1) can identify it."""
 
-VERSION = 7
+VERSION = 8
 """``user_version`` of the file."""
 
 TABLES = """
@@ -51,7 +51,9 @@ CREATE TABLE objects (
     node TEXT NOT NULL,
     -- The size of the body in bytes.
     size INTEGER NOT NULL,
-    -- The CRC-32 of the body: SQLite does not detect damage to its content.
+    -- The CRC-32 of these columns (objects.py): SQLite does not detect damage to content.
+    texts INTEGER NOT NULL,
+    -- The CRC-32 of the body.
     checksum INTEGER NOT NULL,
     -- The last column, so that searches by the others do not read it.
     body BLOB NOT NULL,
