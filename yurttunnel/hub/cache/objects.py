@@ -357,15 +357,14 @@ def item_of(
     node: str,
     size: int,
     texts: int,
-    body: bytes = b"",
 ) -> Item:
-    """Return the object with these :data:`TEXTS`.
+    """Return the object with these :data:`TEXTS`, without its body.
 
     Raises :class:`BodyDamaged` if they have changed on the disk.
     """
     if _checksum((namespace, name, version, labels, node, size)) != texts:
         raise BodyDamaged.of_row(name)
-    return Item(namespace, name, str(version), json.loads(labels) if labels else {}, node, body)
+    return Item(namespace, name, str(version), json.loads(labels) if labels else {}, node, b"")
 
 
 def _checksum(texts: tuple[str, str, Version, str, str, int]) -> int:

@@ -213,6 +213,6 @@ def _selected(scope: Scope, rows: sqlite3.Cursor) -> Iterator[tuple[int, int]]:
 
 def _item(*row: Any) -> Item:
     *texts, checksum, body = row
-    item = objects.item_of(*texts, body)
+    item = objects.item_of(*texts)
     check_body(item.name, checksum, body)
-    return item
+    return item._replace(body=body)
