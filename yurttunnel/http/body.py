@@ -27,6 +27,7 @@ _NONE, _LENGTH, _CHUNKED, _UNTIL_CLOSE = BodyKind
 # before an extension, and extensions in ASCII. Extensions are ignored.
 _SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})(?:;[\t\x20-\x7e]*)?")
 _LINE_END = b"\r\n"
+_PLAIN_SIZE_LINE = re.compile(rb"([0-9A-Fa-f]{1,15})\r\n")
 _LAST_CHUNK = b"0\r\n"
 _FREE_LINE_BYTES = 16
 """Bytes of a size line that do not count as overhead: enough for any size without extensions."""
@@ -172,33 +173,37 @@ class _ChunkState(enum.Enum):
     """The line end after a chunk is expected."""
     TRAILERS = enum.auto()
     """A trailer field, or the empty line that ends the body, is expected."""
-    ENDED = enum.auto()
+
+
+_SIZE, _DATA, _DATA_END, _TRAILERS = _ChunkState
 
 
 class _Chunks:
     """A decoder of the chunked transfer coding (RFC 9112 section 7.1)."""
 
     def __init__(self, limits: BodyLimits) -> None:
+        self.ended = False
         self.trailers: list[tuple[bytes, bytes]] = []
         self._limits = limits
-        self._state = _ChunkState.SIZE
+        self._state = _SIZE
         self._remaining = 0
         self._overhead = 0
         self._trailer_bytes = 0
         self._cut = b""
         self._pieces: list[bytes] = []
 
-    @property
-    def ended(self) -> bool:
-        return self._state is _ChunkState.ENDED
-
     def feed(self, data: bytes) -> tuple[bytes, bytes]:
         """Return the part of the body in ``data``, and the bytes after the body if it has ended."""
         if self._cut:
             data = self._cut + data
             self._cut = b""
+        elif self._state is _SIZE:
+            piece = _only_chunk(data)
+            if piece:
+                self._overhead = max(0, self._overhead - 2 * len(piece))
+                return piece, b""
         position: int | None = 0
-        while position is not None and self._state is not _ChunkState.ENDED:
+        while position is not None and not self.ended:
             position = self._step(data, position)
         pieces, self._pieces = self._pieces, []
         # Joined, so that many small chunks in one read cost only one call of the consumer.
@@ -208,21 +213,21 @@ class _Chunks:
     def _step(self, data: bytes, start: int) -> int | None:
         """Parse one element at ``start``; return where it ends, or ``None`` if it is incomplete."""
         state = self._state
-        if state is _ChunkState.DATA:
+        if state is _DATA:
             return self._data(data, start)
-        if state is _ChunkState.DATA_END:
+        if state is _DATA_END:
             return self._data_end(data, start)
         end = self._line_end(data, start)
         if end is None:
             return None
-        if state is _ChunkState.SIZE:
+        if state is _SIZE:
             self._size(data, start, end)
         else:
             self._trailer(data[start:end])
         return end + len(_LINE_END)
 
     def _line_end(self, data: bytes, start: int) -> int | None:
-        trailers = self._state is _ChunkState.TRAILERS
+        trailers = self._state is _TRAILERS
         limit = self._limits.max_trailer_bytes if trailers else self._limits.max_line_bytes
         end = data.find(_LINE_END, start)
         length = (len(data) if end < 0 else end) - start
@@ -241,7 +246,7 @@ class _Chunks:
             raise BodyError("the size of a chunk is not a plain hexadecimal number")
         size = int(line[1], 16)
         self._remaining = size
-        self._state = _ChunkState.DATA if size else _ChunkState.TRAILERS
+        self._state = _DATA if size else _TRAILERS
         # As in Go's net/http since CVE-2023-39326: data offsets the overhead.
         overhead = self._overhead + end - start - _FREE_LINE_BYTES - 2 * size
         self._overhead = max(0, overhead)
@@ -255,13 +260,13 @@ class _Chunks:
         self._pieces.append(piece)
         self._remaining -= len(piece)
         if not self._remaining:
-            self._state = _ChunkState.DATA_END
+            self._state = _DATA_END
         return start + len(piece)
 
     def _data_end(self, data: bytes, start: int) -> int | None:
         found = data[start : start + len(_LINE_END)]
         if found == _LINE_END:
-            self._state = _ChunkState.SIZE
+            self._state = _SIZE
             return start + len(_LINE_END)
         if not _LINE_END.startswith(found):
             raise BodyError("a chunk is longer than its size says")
@@ -270,7 +275,7 @@ class _Chunks:
 
     def _trailer(self, line: bytes) -> None:
         if not line:
-            self._state = _ChunkState.ENDED
+            self.ended = True
             return
         self._trailer_bytes += len(line) + len(_LINE_END)
         limits = self._limits
@@ -279,6 +284,19 @@ class _Chunks:
         if len(self.trailers) == limits.max_trailers:
             raise BodyError(f"the body has more than {limits.max_trailers} trailers")
         self.trailers.append(_parsed_trailer(line))
+
+
+def _only_chunk(data: bytes) -> bytes:
+    """Return the data of a whole chunk without extensions, empty if ``data`` is anything else.
+
+    Servers write an event of a watch, or the next part of a response, as one chunk.
+    """
+    line = _PLAIN_SIZE_LINE.match(data)
+    if line is None:
+        return b""
+    start, end = line.end(), len(data) - len(_LINE_END)
+    is_whole = end - start == int(line[1], 16) and data.endswith(_LINE_END)
+    return data[start:end] if is_whole else b""
 
 
 def _parsed_trailer(line: bytes) -> tuple[bytes, bytes]:

@@ -97,6 +97,32 @@ class CacheContract:
         found = await self.cache.get(PODS, "n", "p")
         self.assertEqual((b'"new"', "10"), (found.item.body, found.item.version))
 
+    async def test_deferred_writes(self):
+        """Deferred calls come in their order, before all later writes and before a read."""
+        called = []
+
+        def defer(version):
+            self.cache.defer(PODS.client, lambda: called.append(version), 100)
+            self.cache.defer(
+                PODS.client, lambda: self.cache.upsert(PODS, POD, pod(version=version)), 100
+            )
+
+        defer(1)
+        self.cache.remove(Scope(PODS), pod(version=2))
+        self.assertEqual([1], called)
+        self.assertIsNone(await self.cache.get(PODS, "n", "p"))
+        defer(3)
+        defer(4)
+        self.assertEqual("4", (await self.cache.get(PODS, "n", "p")).item.version)
+        self.assertEqual([1, 3, 4], called)
+
+    async def test_deferred_before_a_list(self):
+        """A list that lacks an object removes it, although its addition was deferred."""
+        self.receive_list(5, pod("a", 4))
+        self.cache.defer(PODS.client, lambda: self.cache.upsert(PODS, POD, pod("b", 6)), 100)
+        self.receive_list(7, pod("a", 4))
+        self.assertEqual(Read(["a"], "7", True), await self.read())
+
     async def test_the_end_of_an_object(self):
         """A deleted object can be neither read nor listed."""
         self.receive_list(5, pod("a"), pod("b"))

@@ -105,6 +105,10 @@ class MemoryCache:
         self._event_id = 0
         self._tokens: dict[bytes, tuple[str, float]] = {}
 
+    def defer(self, client, call, size):
+        """See ``ICache``."""
+        call()
+
     def upsert(self, collection, meta, item):
         """See ``ICache``."""
         self.upsert_collection(collection, meta).put(item)

@@ -201,7 +201,7 @@ class CacheMachine(CacheWorld):
     def watch_event(self, version: int, scope=SCOPES[0]) -> None:
         """A watch reports a change."""
         for cache in (self.cache, self.model):
-            self.cluster.tell(cache, scope, version)
+            cache.defer(PODS.client, partial(self.cluster.tell, cache, scope, version), 0)
 
     @rule(scope=st.sampled_from(SCOPES), late=st.integers(0, 5), earlier=st.integers(0, 5))
     def bookmark(self, scope, late, earlier=0) -> None:
@@ -394,13 +394,22 @@ class ClientMachine(CacheWorld):
     def watch(self, scope, most) -> None:
         """It gets the next events, perhaps as a bookmark."""
         if scope in self.reported and scope not in self.coming:
-            last = min(self.reported[scope] + most, self.cluster.version)
-            for version in range(self.reported[scope] + 1, last + 1):
-                self.cluster.tell(self.cache, scope, version)
-                if version < max(self.reported.values()):
-                    self.late.add((self.cluster.events[version][0], str(version)))
-            self.cache.advance(scope, str(self.since[scope]), str(last))
+            first, last = (
+                self.reported[scope],
+                min(self.reported[scope] + most, self.cluster.version),
+            )
+            newest = max(self.reported.values())
+            events = partial(self.report, scope, first, last, self.since[scope])
+            self.cache.defer(PODS.client, events, 0)
+            for version in range(first + 1, min(last + 1, newest)):
+                self.late.add((self.cluster.events[version][0], str(version)))
             self.reported[scope] = last
+
+    def report(self, scope, first, last, since) -> None:
+        """A watch that began at version ``since`` reports all changes of a range."""
+        for version in range(first + 1, last + 1):
+            self.cluster.tell(self.cache, scope, version)
+        self.cache.advance(scope, str(since), str(last))
 
     @rule(scope=st.sampled_from(SCOPES))
     def list(self, scope) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 
 from twisted.trial.unittest import SynchronousTestCase
 
@@ -54,6 +55,20 @@ class BoundTests(SynchronousTestCase):
         self.queue.put(Statements())
         self.assertEqual([1], self.dropped)
         self.assertEqual(4, len(self.queue.take()))
+
+    def test_limits_of_deferred_calls(self) -> None:
+        """Deferred calls that are too many, or too large together, are done at once."""
+        called: list[int] = []
+        for number in range(1, queue.MAX_DEFERRED):
+            self.queue.defer(partial(called.append, number), 1)
+        self.assertEqual(([], True), (called, self.queue.is_busy))
+        self.queue.defer(partial(called.append, 0), 1)
+        self.assertEqual(([*range(1, queue.MAX_DEFERRED), 0], False), (called, self.queue.is_busy))
+        called.clear()
+        self.queue.defer(partial(called.append, 1), queue.MAX_DEFERRED_SIZE - 1)
+        self.assertEqual([], called)
+        self.queue.defer(partial(called.append, 2), 1)
+        self.assertEqual([1, 2], called)
 
     def test_finding_the_oldest_of_an_account(self) -> None:
         """A write that is dropped for its account is found without a look at those of others."""

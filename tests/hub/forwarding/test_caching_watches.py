@@ -127,6 +127,19 @@ class WatchTests(World):
         self.settle()
         self.assertEqual("1", self.cached("one"))
 
+    def test_later(self):
+        """Events are parsed after they were forwarded, also those before an abort."""
+        calls = []
+        self.patch(self.cache, "defer", lambda client, call, size: calls.append(call))
+        self.watch("", event("ADDED", pod("one", "1")))
+        self.assertIn(chunk(event("ADDED", pod("one", "1"))), self.client.sent)
+        self.assertIsNone(self.cached("one"))
+        self.connections.played[-1].break_off(ConnectionLost())
+        self.settle()
+        for call in calls:
+            call()
+        self.assertEqual("1", self.cached("one"))
+
     def test_malformed(self):
         """A body that cannot be parsed is forwarded, and nothing after it is cached."""
         self.watch("", b'{"type": 1}\n', event("ADDED", pod("one")))

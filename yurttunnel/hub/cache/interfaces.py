@@ -143,6 +143,13 @@ class ICache(Interface):
 
     on_replaced = Attribute("""The callbacks, without arguments, for its changes.""")
 
+    def defer(client: str, call: Callable[[], object], size: int) -> None:
+        """Call a function, which writes for a client, in its turn: before any other write or read.
+
+        Functions of many responses are called together, which is faster than one by one, with
+        other work in between. ``size`` is the memory that the function takes, in bytes.
+        """
+
     def upsert(collection: Collection, meta: TypeMeta, item: Item) -> None:
         """Store an object, unless its version is lower than the stored one."""
 

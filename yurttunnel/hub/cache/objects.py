@@ -91,18 +91,19 @@ def raise_version(connection: Connection, collection: int, version: Version) -> 
     connection.execute(f"UPDATE collections {_RAISE_VERSION} AND id = ?2", (version, collection))
 
 
-def advance_scope(
-    connection: Connection, collection: int, scope: Scope, since: Version, version: Version
+def advance_scopes(
+    connection: Connection, collection: int, ranges: Iterable[tuple[Scope, Version, Version]]
 ) -> None:
-    """Record that a scope is known up to ``version``, if it was known up to ``since``.
+    """Record, for each range in its order, that its scope is known from one version to another.
 
-    Versions that cannot be compared count as known.
+    It has no effect if the scope was not known up to the first one; versions that cannot be
+    compared count as known.
     """
-    connection.execute(
+    connection.executemany(
         f"UPDATE scopes {_RAISE_VERSION} AND collection = ?2"
         " AND namespace = ?3 AND label_selector = ?4 AND field_selector = ?5"
         " AND (typeof(?6) = 'text' OR version >= ?6)",
-        (version, collection, *scope[1:], since),
+        ((version, collection, *scope[1:], since) for scope, since, version in ranges),
     )
 
 
@@ -288,7 +289,7 @@ def mark_listed(
         (collection, *scope[1:], whole_from),
     )
     # A list does not depend on earlier knowledge.
-    advance_scope(connection, collection, scope, "", version)
+    advance_scopes(connection, collection, [(scope, "", version)])
     alike = "collection = ?1 AND (label_selector || field_selector <> '') = ?2"
     connection.execute(
         f"DELETE FROM scopes WHERE {alike}"

@@ -35,6 +35,10 @@ MAX_PENDING = 1_000
 """Maximum number of changes that wait for lists being parsed, which takes a tenth of a second for a
 large list."""
 
+MAX_DEFERRED = 64
+MAX_DEFERRED_SIZE = 128 * 1024
+"""Maximum number and size in bytes of deferred calls, which take a few milliseconds together."""
+
 _LISTS_SHARE = 0.8
 """The share of the memory for lists; the rest is for changes."""
 
@@ -105,6 +109,8 @@ class WriteQueue:
         self._used: Counter[str] = Counter()
         self._barriers: dict[int, list[Deferred[None]]] = {}
         self._pending: deque[PendingWrite] = deque()
+        self._deferred: list[Callable[[], object]] = []
+        self._deferred_size = 0
         self._tombstones = BoundedDict[Key, Tombstone](MAX_TOMBSTONES)
         # Those among the writes, of which there may be very many.
         self._markers: set[MarkIncomplete] = set()
@@ -125,11 +131,30 @@ class WriteQueue:
 
     @property
     def is_busy(self) -> bool:
-        """Whether a write waits or is in progress, or a list is still being parsed."""
-        return bool(self or self._taken or self._pending)
+        """Whether a write waits or is in progress, or is still to be parsed."""
+        return bool(self or self._taken or self._pending or self._deferred)
+
+    def defer(self, call: Callable[[], object], size: int) -> None:
+        """Call a function, which may queue writes, in its turn: before any other write is queued.
+
+        It must not raise; ``size`` is the memory that it takes, in bytes.
+        """
+        if not self._deferred:
+            self._on_added()
+        self._deferred.append(call)
+        self._deferred_size += size
+        if len(self._deferred) >= MAX_DEFERRED or self._deferred_size >= MAX_DEFERRED_SIZE:
+            self.call_deferred()
+
+    def call_deferred(self) -> None:
+        """Call the deferred functions."""
+        calls, self._deferred, self._deferred_size = self._deferred, [], 0
+        for call in calls:
+            call()
 
     def put(self, write: Write, owner: str = "") -> None:
         """Queue a write of ``owner`` behind all earlier ones."""
+        self.call_deferred()
         self._after_lists(partial(self.put_at_once, write, owner), write.size)
 
     def put_at_once(self, write: Write, owner: str = "") -> None:
@@ -137,13 +162,18 @@ class WriteQueue:
         self._last_changes.clear()
         write.owner = owner
         self._append(write)
+        self._on_added()
         self._charge(write, write.size)
         self._enforce_limits(owner)
 
     def change(self, key: Key, change: Change) -> None:
         """Queue a change of an object; changes that are known to be out of date are ignored."""
-        size = 0 if change.item is None else len(change.item.body)
-        self._after_lists(partial(self._change, key, change), size)
+        self.call_deferred()
+        if self._pending:
+            size = 0 if change.item is None else len(change.item.body)
+            self._after_lists(partial(self._change, key, change), size)
+        else:
+            self._change(key, change)
 
     def _change(self, key: Key, change: Change) -> None:
         tombstone, scope_exit = self._tombstones.get(key), change.scope_exit
@@ -151,9 +181,9 @@ class WriteQueue:
         if not is_late and change.item is None and isinstance(change.version, int):
             part = None if scope_exit is None else scope_exit.part
             self._tombstones[key] = Tombstone(change.version, part)
-        changes = None if is_late else self._target_of(key, change)
-        # What an object has left is written with its removal, in one transaction.
         owner = self.owner_of(key.collection.client)
+        changes = None if is_late else self._target_of(key, change, owner)
+        # What an object has left is written with its removal, in one transaction.
         target = changes or (self._last(owner) if scope_exit is not None else None)
         if target is None:
             return
@@ -167,7 +197,11 @@ class WriteQueue:
 
     def advance(self, scope: Scope, since: Version, version: Version) -> None:
         """Record that a scope is known from one version to another, given all earlier writes."""
-        self._after_lists(partial(self._advance, scope, since, version))
+        self.call_deferred()
+        if self._pending:
+            self._after_lists(partial(self._advance, scope, since, version))
+        else:
+            self._advance(scope, since, version)
 
     def _advance(self, scope: Scope, since: Version, version: Version) -> None:
         owner = self.owner_of(scope.collection.client)
@@ -284,13 +318,13 @@ class WriteQueue:
 
         All later writes wait for it.
         """
+        self.call_deferred()
         pending = PendingWrite()
         self._pending.append(pending)
         return pending
 
     def fulfil(self, pending: PendingWrite, callback: Callable[[], object], size: int) -> None:
         """Set the callback of a reserved write, and run those whose predecessors are complete."""
-        self._on_added()
         pending.callback, pending.size = callback, size
         self.size += size
         while self._pending and self._pending[0].callback is not None:
@@ -298,7 +332,6 @@ class WriteQueue:
 
     def _after_lists(self, callback: Callable[[], object], size: int = 0) -> None:
         """Call a function once all earlier lists have been parsed."""
-        self._on_added()
         if not self._pending:
             callback()
             return
@@ -341,6 +374,7 @@ class WriteQueue:
 
     def barrier(self) -> Deferred[None]:
         """Return a Deferred that fires when all writes so far are done or dropped."""
+        self.call_deferred()
         if not self._pending:
             return self._barrier()
         reached: Deferred[None] = Deferred()
@@ -356,7 +390,7 @@ class WriteQueue:
         self._barriers.setdefault(id(last), []).append(done)
         return done
 
-    def _target_of(self, key: Key, change: Change) -> Changes | None:
+    def _target_of(self, key: Key, change: Change, owner: str) -> Changes | None:
         """Return where a change belongs, ``None`` if a newer one is queued."""
         for write in reversed(self._queued):
             if not isinstance(write, Changes):
@@ -374,7 +408,7 @@ class WriteQueue:
                 # Numbers are compared again when they are written, so the order does not matter.
                 return write
             break
-        return self._last(self.owner_of(key.collection.client))
+        return self._last(owner)
 
     def _last(self, owner: str) -> Changes:
         """Return the changes of an owner behind all other writes."""
@@ -383,6 +417,7 @@ class WriteQueue:
             last = self._last_changes[owner] = Changes()
             last.owner = owner
             self._append(last)
+            self._on_added()
         return last
 
     def _first(self) -> Write:

@@ -160,6 +160,9 @@ class Cache(Service):
     def problem(self) -> str | None:
         return self._writer.problem()
 
+    def defer(self, client: str, call: Callable[[], object], size: int) -> None:
+        self._writer.queue(client).defer(call, size)
+
     def upsert(self, collection: Collection, meta: TypeMeta, item: Item) -> None:
         key = Key(collection, item.namespace, item.name)
         queue = self._writer.queue(collection.client)

@@ -234,6 +234,8 @@ class Writer:
                 queue.resume()
 
     async def _write_all(self) -> None:
+        for queue in self._queues:
+            queue.call_deferred()
         if self._damage is not None and not self._keeps(self._damage):
             raise self._damage
         if not self._is_open:

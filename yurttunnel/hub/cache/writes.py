@@ -18,8 +18,8 @@ OVERHEAD = 500
 
 def scope_size(scope: Scope) -> int:
     """Return the approximate size of a selection in bytes; its strings are also in an index."""
-    texts = scope.collection.view, scope.label_selector, scope.field_selector
-    return OVERHEAD + 2 * sum(len(text.encode()) for text in texts)
+    text = scope.collection.view + scope.label_selector + scope.field_selector
+    return OVERHEAD + 2 * len(text.encode())
 
 
 MAX_BATCH_SIZE = 1024 * 1024
@@ -180,13 +180,15 @@ class Changes(Write):
             row = objects.find(connection, part.collection)
             if row is not None:
                 objects.record_exits(connection, row, part, items)
-        for scope, ranges in self.ranges.items():
-            row = objects.find(connection, scope.collection)
-            if row is None:
-                continue
-            for since, version in ranges:
-                objects.raise_version(connection, row, version)
-                objects.advance_scope(connection, row, scope, since, version)
+        ranges: dict[Collection, list[tuple[Scope, Version, Version]]] = {}
+        for scope, of_scope in self.ranges.items():
+            ranges.setdefault(scope.collection, []).extend((scope, *each) for each in of_scope)
+        for collection, of_collection in ranges.items():
+            row = objects.find(connection, collection)
+            if row is not None:
+                newest_version = newest([version for _, _, version in of_collection])
+                objects.raise_version(connection, row, newest_version)
+                objects.advance_scopes(connection, row, of_collection)
         return WriteResult(sum(each.written for each in done), sum(each.unchanged for each in done))
 
     def drop(self) -> Iterable[Collection]:

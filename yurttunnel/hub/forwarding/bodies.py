@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable
+from functools import partial
 
 from zope.interface import implementer
 
@@ -129,10 +130,43 @@ class InlineParse(_Wrapped):
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
-        cacher, self._cacher = self._cacher, None
-        assert cacher is not None
-        cacher.abandon()
+        self._abandon()
         self._on_error(error)
+
+    def _abandon(self) -> None:
+        cacher, self._cacher = self._cacher, None
+        if cacher is not None:
+            cacher.abandon()
+
+
+class BatchedParse(InlineParse):
+    """The body of a watch, which ``cacher`` reads later, in calls by ``defer`` (``ICache.defer``).
+
+    Most events arrive alone. If each were parsed on its arrival, the processor would have to load
+    the parser into its caches each time, which takes longer than the parsing (docs/performance.md).
+    """
+
+    def __init__(
+        self,
+        source: IBodySource,
+        cacher: ICacher,
+        on_error: Callable[[Exception], object],
+        defer: Callable[[Callable[[], object], int], object],
+    ) -> None:
+        super().__init__(source, cacher, on_error)
+        self._defer = defer
+
+    def write(self, data: bytes) -> None:
+        self._forward(data)
+        self._defer(partial(self._parse, data), len(data))
+
+    def finish(self, trailers: Fields = ()) -> None:
+        self._defer(self._end, 0)
+        self._sink.finish(trailers)
+
+    def abandon(self) -> None:
+        """Stop reading, after the events that have been forwarded."""
+        self._defer(self._abandon, 0)
 
 
 _MAX_RATIO = 100

@@ -168,17 +168,16 @@ class WatchCacher:
         """Process the next piece; return the events that it completes."""
         events = self._reader.feed(data)
         if self._cache is not None:
+            version = ""
             for event in events:
-                self._cache_event(self._cache, event)
-            versions = [event.item.version for event in events if event.item is not None]
-            if versions and self._since:
-                self._cache.advance(self._scope, self._since, versions[-1])
+                if event.item is not None:
+                    version = event.item.version
+                    self._cache_event(self._cache, event, event.item)
+            if version and self._since:
+                self._cache.advance(self._scope, self._since, version)
         return events
 
-    def _cache_event(self, cache: ICache, event: WatchEvent) -> None:
-        item = event.item
-        if item is None:
-            return
+    def _cache_event(self, cache: ICache, event: WatchEvent, item: Item) -> None:
         if event.type == "BOOKMARK":
             if event.initial_events_end and self._listing is not None:
                 self._listing.complete(ListMeta(event.meta, item.version))

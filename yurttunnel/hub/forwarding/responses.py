@@ -22,6 +22,7 @@ from yurttunnel.hub.cache.selectors import PODS, scope_of
 from yurttunnel.hub.cache.versions import successor
 from yurttunnel.hub.filters.interfaces import Change
 from yurttunnel.hub.forwarding.bodies import (
+    BatchedParse,
     Decompressor,
     InlineParse,
     SinkWrapper,
@@ -338,6 +339,10 @@ class ResponseHandler:
             return source
         plan.cacher = cacher
         on_error = partial(self._cannot_parse, plan)
+        if plan.call.request.verb == "watch":
+            defer = partial(self._cache.defer, plan.client)
+            plan.cacher = watch = BatchedParse(source, cacher, on_error, defer)
+            return watch
         if listing is None:
             return InlineParse(source, cacher, on_error)
 

@@ -32,16 +32,6 @@ class Object(msgspec.Struct, gc=False, rename="camel"):
     metadata: ObjectMeta | None = None
     spec: msgspec.Raw = msgspec.Raw()
 
-    @property
-    def type(self) -> TypeMeta:
-        """The kind and its API version."""
-        return TypeMeta(self.api_version, self.kind)
-
-    @property
-    def meta(self) -> ObjectMeta:
-        """The metadata; empty when there are none."""
-        return self.metadata or ObjectMeta()
-
 
 class _PodSpec(msgspec.Struct, gc=False, rename="camel"):
     node_name: str = ""
@@ -84,12 +74,12 @@ def decode_object(body: bytes, type: TypeMeta = UNKNOWN) -> tuple[TypeMeta, Item
     pods is parsed.
     """
     found = _decode_object(body)
-    meta = found.meta
+    meta = found.metadata or ObjectMeta()
     node = ""
     if found.spec and is_pod(found.kind or type.kind, found.api_version or type.api_version):
         spec = _decode_pod_spec(found.spec)
         node = spec.node_name if spec else ""
-    return found.type, Item(
+    return TypeMeta(found.api_version, found.kind), Item(
         meta.namespace, meta.name, meta.resource_version, meta.labels or {}, node, item_form(body)
     )
 
