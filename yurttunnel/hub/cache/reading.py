@@ -146,8 +146,15 @@ def check_body(name: str, checksum: int, body: bytes) -> None:
 def known_version(scope: Scope, connection: sqlite3.Connection) -> str | None:
     """Return the version up to which a scope is known."""
     collection = objects.find(connection, scope.collection)
-    found = None if collection is None else objects.known_version(connection, collection, scope)
+    found = None if collection is None else _known_version(connection, collection, scope)
     return None if found is None else str(found)
+
+
+def _known_version(connection: sqlite3.Connection, collection: int, scope: Scope) -> Version | None:
+    found = objects.known_version(connection, collection, scope)
+    if found is not None and not objects.are_whole(connection, collection):
+        raise BodyDamaged("the cache is damaged (objects of a complete list are missing)")
+    return found
 
 
 def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> Snapshot | None:
@@ -160,9 +167,7 @@ def _snapshot(reader: Reader, connection: sqlite3.Connection, scope: Scope) -> S
     if found is None:
         return None
     id, api_version, kind, version, columns = found
-    listed = objects.known_version(connection, id, scope)
-    if listed is not None and not objects.are_whole(connection, id):
-        raise BodyDamaged("the cache is damaged (objects of a complete list are missing)")
+    listed = _known_version(connection, id, scope)
     rows = _rows(connection, id, scope)
     if listed is not None:
         version = listed
