@@ -21,9 +21,9 @@ from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.descriptors import (
     ITERATION_TIME,
+    MAX_EVENTS,
     MAX_PASSES,
     MAX_ROUNDS,
-    MIN_ROUNDS,
     POLL_TIMEOUT,
     DescriptorSet,
 )
@@ -320,7 +320,7 @@ class DescriptorSetTests(SynchronousTestCase):
         self.assertEqual((asking.events, answering.events), (["read"], []))
 
     def test_an_iteration_ends_in_time(self) -> None:
-        """An iteration is limited in time, but has a minimum number of rounds."""
+        """An iteration is limited in time."""
         reactor = self.real_reactor()
         self.begin(reactor)
         members = [self.member() for _ in range(2)]
@@ -329,12 +329,28 @@ class DescriptorSetTests(SynchronousTestCase):
             member.peer.send(b"x")
             reactor.now += pause
 
-        for pause, rounds in ((ITERATION_TIME / 31, 16), (ITERATION_TIME, MIN_ROUNDS)):
+        for pause, rounds in ((ITERATION_TIME / 31, 16), (ITERATION_TIME, 1)):
             for member in members:
                 member.events.clear()
                 member.on["read"] = lambda member=member, pause=pause: read(member, pause)
             self.serve()
             self.assertEqual([len(member.events) for member in members], [rounds] * 2)
+
+    def test_many_slow_events_do_not_block_the_reactor(self) -> None:
+        """If thousands are lost at once, each is served once, a round in each iteration."""
+        reactor = self.real_reactor()
+        self.begin(reactor)
+        members = [self.member() for _ in range(2 * MAX_EVENTS)]
+
+        def read() -> None:
+            reactor.now += ITERATION_TIME
+
+        for member in members:
+            member.on["read"] = read
+        for served in (MAX_EVENTS, 2 * MAX_EVENTS):
+            self.serve()
+            self.assertEqual(sum(len(member.events) for member in members), served)
+        self.assertTrue(all(member.events == ["read"] for member in members))
 
     def test_nothing_is_waited_for_when_a_timer_is_due(self) -> None:
         """If a timer of the reactor is due, the set returns to the reactor."""
