@@ -26,10 +26,11 @@ from yurttunnel.hub.upstream.health import Health
 from yurttunnel.hub.upstream.kubelet_lease import KubeletLease
 from yurttunnel.ops.host_check import is_cross_origin, names_this_machine
 
-EARLY_SECONDS = 0.1
+EARLY_SECONDS = 0.05
 """How long a request at startup waits for the result of the first health checks. A node that boots
 offline is to serve its first response within half a second of the hub's start, and the interpreter
-and its imports take most of that."""
+and its imports take most of that. An API server that is further away is awaited only by requests
+that the cache cannot serve."""
 
 
 _NOT_JSON = RequestFailed(406, "filters have to parse this response: accept application/json, too")

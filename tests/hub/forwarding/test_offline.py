@@ -63,11 +63,11 @@ class StartTests(World):
         super().begin()
 
     def test_nothing_is_known(self):
-        """A request waits a tenth of a second, and is then served from the cache if it can be."""
+        """A request waits for 50 ms, and is then served from the cache if it can be."""
         self.send_request(PODS, KUBELET)
-        self.pass_time(0.08, step=0.02)
+        self.pass_time(0.04, step=0.01)
         self.assertEqual([], self.offline.calls)
-        self.pass_time(0.04, step=0.02)
+        self.pass_time(0.02, step=0.01)
         self.assertEqual([(200, b"from the cache")], self.client_responses())
 
     def test_nothing_is_cached(self):
