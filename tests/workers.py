@@ -88,6 +88,9 @@ class _Worker(Process):
 
 
 def _launch(pool: WorkerPool, spawn: Callable, protocols: list, arguments: list[str]) -> None:
+    # Each worker would need most of a second for it.
+    if documents := sys.modules.get("tests.apiserver.documents"):
+        documents.all_documents()
     gc.collect()
     gc.freeze()
     sys.stdout.flush()
