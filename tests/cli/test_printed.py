@@ -7,11 +7,14 @@ import datetime
 import io
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
+from twisted.application.twist._twist import Twist
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.cli.test_nodes import NODE
@@ -21,7 +24,7 @@ from yurttunnel.cli.forwards import ListOptions as ForwardListOptions
 from yurttunnel.cli.forwards import list_forwards
 from yurttunnel.cli.nodes import RevokeOptions, revoke
 from yurttunnel.cli.options import ClientOptions
-from yurttunnel.cli.programs import Program
+from yurttunnel.cli.programs import PROGRAMS, Program
 from yurttunnel.cli.status import StatusOptions
 from yurttunnel.ops.clocks import timestamp
 from yurttunnel.ops.command_line import STATUS
@@ -257,6 +260,29 @@ class PrintedTests(SynchronousTestCase):
             with self.assertRaises(SystemExit) as ending:
                 main.main()
             self.assertEqual(130, ending.exception.code, arguments)
+
+    def test_interrupt_of_a_start(self) -> None:
+        """A program that starts ends by SIGINT, where Deferreds would catch an exception, and one
+        that ignores the signal continues; the reactor finds the former handler."""
+        found: list[object] = []
+
+        def note(*arguments: object) -> None:
+            found.append(signal.getsignal(signal.SIGINT))
+
+        self.patch(Program, "options", lambda program: Mock())
+        self.patch(Twist, "service", note)
+        self.patch(Twist, "startService", note)
+        self.patch(Twist, "run", note)
+        before = signal.getsignal(signal.SIGINT)
+        self.addCleanup(signal.signal, signal.SIGINT, before)
+        for former, starting in (
+            (signal.default_int_handler, signal.SIG_DFL),
+            (signal.SIG_IGN, signal.SIG_IGN),
+        ):
+            signal.signal(signal.SIGINT, former)
+            found.clear()
+            PROGRAMS[0].run([])
+            self.assertEqual([starting, starting, former], found)
 
     def test_interrupt_of_imports(self) -> None:
         """A command that is interrupted while it imports its modules prints nothing either."""

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 def main() -> None:
     """Run the command that the process's arguments name."""
     with _exit_on_interrupt():
-        from yurttunnel.cli.invocation import run
+        with ended_by_interrupt():
+            from yurttunnel.cli.invocation import run
 
         run()
 
@@ -18,7 +19,8 @@ def main() -> None:
 def complete() -> None:
     """Print the completions for ``kubectl yurttunnel``, as kubectl requests them."""
     with _exit_on_interrupt():
-        from yurttunnel.cli.invocation import complete
+        with ended_by_interrupt():
+            from yurttunnel.cli.invocation import complete
 
         complete()
 
@@ -34,3 +36,18 @@ def _exit_on_interrupt() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise SystemExit(128 + signal.SIGINT) from None
+
+
+@contextmanager
+def ended_by_interrupt() -> Iterator[None]:
+    """End the process by SIGINT at once, unless that is ignored.
+
+    A ``KeyboardInterrupt`` would be lost where a Deferred or the import system catches it.
+    """
+    former = signal.getsignal(signal.SIGINT)
+    if former is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, former)

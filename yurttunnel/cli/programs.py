@@ -17,6 +17,7 @@ from twisted.application.twist._twist import Twist
 from twisted.logger import LogLevel, textFileLogObserver
 from twisted.python import usage
 
+from yurttunnel.cli.main import ended_by_interrupt
 from yurttunnel.ops.command_line import exit_on_usage_error
 from yurttunnel.ops.options import CommandOptions
 from yurttunnel.tunnel.reactor import installed_reactor
@@ -40,14 +41,15 @@ class Program:
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it until it stops; an error in ``arguments`` ends the process with a message."""
-        installed_reactor()
-        twist_options = _TwistOptions(f"yurttunnel {self.name}", self.level)
-        options = self.options()
-        options.parent = twist_options
-        with exit_on_usage_error():
-            options.parseOptions(arguments)
-        service = Twist.service(self._maker(), options)
-        Twist.startService(twist_options["reactor"], service)
+        with ended_by_interrupt():
+            installed_reactor()
+            twist_options = _TwistOptions(f"yurttunnel {self.name}", self.level)
+            options = self.options()
+            options.parent = twist_options
+            with exit_on_usage_error():
+                options.parseOptions(arguments)
+            service = Twist.service(self._maker(), options)
+            Twist.startService(twist_options["reactor"], service)
         Twist.run(cast(Any, twist_options))
 
     def _maker(self) -> ServiceMaker:
