@@ -8,6 +8,7 @@ import signal
 import socket
 import struct
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from twisted.internet import reactor
@@ -20,22 +21,13 @@ from tests.e2e.programs import UNLIMITED_DRAIN, Tunnel
 from tests.e2e.support import EndToEndTestCase, TwistedTransports
 from tests.e2e.tls_callers import RECEIVE_BUFFER, tls_download
 from yurttunnel.server.frontends.connect import LINGER
-from yurttunnel.steering.netlink.messages import raw_request
-from yurttunnel.steering.netlink.netlink_socket import GET, NetlinkSocket
-from yurttunnel.steering.netlink.sock_diag import NETLINK_SOCK_DIAG
 
 STEP = 48 * 1024
 """Bytes that a target sends at a time. That many wait in the server without pausing the stream."""
 
 
-PROBE_TIMER = 4
+PROBE_TIMER = "04"
 """The timer of a socket that waits to probe a window."""
-
-SOCK_DIAG_BY_FAMILY = 20
-"""The request for one socket (linux/sock_diag.h)."""
-
-_INET_DIAG_MSG = struct.Struct("=2xBx4s48xII")
-"""The timer, both ports, and the receive and send queues (linux/inet_diag.h)."""
 
 
 class KernelSocket(NamedTuple):
@@ -43,7 +35,7 @@ class KernelSocket(NamedTuple):
 
     unacknowledged: int
     unread: int
-    timer: int
+    timer: str
 
 
 class Stepwise(Peer):
@@ -166,7 +158,7 @@ class StoppingTests(EndToEndTestCase):
             nonlocal last
             before, last = last, download.arrived
             # A window probe has arrived: a segment without data.
-            is_closed = last[0] == before[0] and last[1] > before[1] and download.is_probed
+            is_closed = download.is_probed and last[0] == before[0] and last[1] > before[1]
             if download.queued == source.sent:
                 return "taken"
             return "full" if is_closed else ""
@@ -181,20 +173,13 @@ class StoppingTests(EndToEndTestCase):
 
 
 def kernel_socket(port: int, peer: int) -> KernelSocket:
-    """Return the kernel's data about the socket at ``port`` (sock_diag(7)).
-
-    In ``/proc/net/tcp`` it would be one of thousands, most of them closed ones of other tests.
-    """
-    head = struct.pack("=BBxxI", socket.AF_INET, socket.IPPROTO_TCP, 0xFFFFFFFF)
-    ports, address = struct.pack("!HH", port, peer), socket.inet_aton("127.0.0.1").ljust(16, b"\0")
-    request = head + ports + address + address + struct.pack("=Iq", 0, -1)
-    with NetlinkSocket(NETLINK_SOCK_DIAG) as netlink:
-        found = netlink.get(raw_request(request, SOCK_DIAG_BY_FAMILY, GET))
-    timer, found_ports, unread, unacknowledged = _INET_DIAG_MSG.unpack_from(found)
-    # Without a connection it is the listening socket.
-    if found_ports != ports:
-        raise AssertionError(f"no connection between the ports {port} and {peer}")
-    return KernelSocket(unacknowledged, unread, timer)
+    """Return the kernel's data about the socket at ``port`` (Linux, proc_net_tcp.txt)."""
+    for line in Path("/proc/net/tcp").read_text().splitlines():
+        fields = line.split()
+        if fields[1].endswith(f":{port:04X}") and fields[2].endswith(f":{peer:04X}"):
+            unacknowledged, unread = fields[4].split(":")
+            return KernelSocket(int(unacknowledged, 16), int(unread, 16), fields[5][:2])
+    raise AssertionError(f"no connection between the ports {port} and {peer}")
 
 
 class TwistedStoppingTests(TwistedTransports, StoppingTests):
