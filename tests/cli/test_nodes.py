@@ -270,6 +270,8 @@ class TargetTests(SynchronousTestCase):
         for target, denied in (
             ("127.0.0.1:80", True),
             ("[::1]:80", True),
+            ("0.0.0.0:80", True),
+            ("[::]:80", True),
             ("127.0.0.1:10250", False),
             ("127.0.0.1:10267", False),
             ("127.0.0.1:10266", True),

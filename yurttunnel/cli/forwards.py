@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from ipaddress import ip_address
 
 from yurttunnel.cli import output
 from yurttunnel.cli.options import OUTPUT, STATE_DIR, ClientCommand, ClientOptions, Word
@@ -110,13 +109,15 @@ def add(options: AddOptions) -> None:
 
 def needs_permission(target: str) -> bool:
     """Return whether an agent denies ``target``, ADDRESS:PORT on its node, by default."""
-    from yurttunnel.agent.policy import DEFAULT_META_PORT, DestinationPolicy
+    from yurttunnel.agent.policy import DEFAULT_META_PORT, DestinationPolicy, dialed_host
 
     host, _, text = target.rpartition(":")
     try:
-        address, port = ip_address(host.strip("[]")), int(text)
+        address, port = dialed_host(host.strip("[]")), int(text)
     except ValueError:
-        return False  # The host is a name, which does not show the address that needs permission.
+        return False
+    if isinstance(address, str):
+        return False  # A name does not show the address that needs permission.
     own = () if address.is_loopback else (address,)
     policy = DestinationPolicy("", own, meta_port=DEFAULT_META_PORT)
     return not policy.may_connect(address, port)

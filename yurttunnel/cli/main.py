@@ -44,10 +44,11 @@ def ended_by_interrupt() -> Iterator[None]:
 
     A ``KeyboardInterrupt`` would be lost where a Deferred or the import system catches it.
     """
-    former = signal.getsignal(signal.SIGINT)
-    if former is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, former)
+        signal.signal(signal.SIGINT, signal.default_int_handler)

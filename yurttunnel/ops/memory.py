@@ -140,7 +140,8 @@ class GCFreezer(Service):
 
     A frozen object is freed when it is no longer referenced; only reference cycles stay until all
     objects are unfrozen and collected. That happens when the number of frozen objects, counting
-    those freed since, is :data:`MAX_GROWTH` times what it was the last time. ``elapsed()`` is a
+    those freed since, is :data:`MAX_GROWTH` times what it was the last time; those that were frozen
+    at the start of the program (program.py) are not counted. ``elapsed()`` is a
     clock in seconds. If a process has several of these, as the quickstart does, only the first one
     works.
     """
@@ -148,7 +149,7 @@ class GCFreezer(Service):
     def __init__(self, elapsed: Callable[[], float] = time.perf_counter) -> None:
         self._elapsed = elapsed
         self._began_at: float | None = None
-        # The number of frozen objects; 0 when the next full collection visits all.
+        # The number of objects frozen here; 0 when the next full collection visits all others.
         self._frozen = self._max_frozen = 0
 
     def startService(self) -> None:

@@ -12,8 +12,8 @@ class ProgramMaker(ServiceMaker):
     """The maker of a program, whose start is not delayed by a full garbage collection.
 
     Without this, the imports of a program's modules would trigger one, which would visit all
-    objects of the interpreter and of Twisted: a tenth of the time of a start. They are never freed
-    anyway.
+    objects of the interpreter and of Twisted: a tenth of the time of a start. Almost all of them
+    live as long as the process.
     """
 
     @property

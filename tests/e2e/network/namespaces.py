@@ -189,7 +189,7 @@ def run(*command: str | bytes, stdin: str = "") -> str:
 
 
 def wait_for_ipv6() -> None:
-    """Wait until all IPv6 addresses of the current namespace can be used.
+    """Wait until all IPv6 addresses of the current namespace can be used; their links must be up.
 
     The kernel makes their routes a moment after ``ip`` has added them (addrconf_dad_work), and
     reports that by netlink only.

@@ -116,6 +116,19 @@ class CacheContract:
         self.assertEqual("4", (await self.cache.get(PODS, "n", "p")).item.version)
         self.assertEqual([1, 3, 4], called)
 
+    async def test_deferred_before_a_removal(self):
+        """An object whose addition was deferred is removed afterwards."""
+        self.cache.defer(PODS.client, lambda: self.cache.upsert(PODS, POD, pod()), 100)
+        self.cache.remove_object(PODS.client, PODS.resource, "n", "p")
+        self.assertIsNone(await self.cache.get(PODS, "n", "p"))
+
+    async def test_deferred_before_a_bookmark(self):
+        """A version is known once the deferred writes before it are done."""
+        self.receive_list(5, pod("a", 4))
+        self.cache.defer(PODS.client, lambda: self.cache.upsert(PODS, POD, pod("b", 6)), 100)
+        self.cache.advance(Scope(PODS), "5", "7")
+        self.assertEqual(Read(["a", "b"], "7", True), await self.read())
+
     async def test_deferred_before_a_list(self):
         """A list that lacks an object removes it, although its addition was deferred."""
         self.receive_list(5, pod("a", 4))

@@ -29,7 +29,7 @@ from tests.hub.cache.logged_cache import (
     LoggedCacheTestCase,
     connect_failing,
 )
-from yurttunnel.hub.cache import schema
+from yurttunnel.hub.cache import objects, schema
 from yurttunnel.hub.cache.clients import HOUR
 from yurttunnel.hub.cache.errors import CacheDamaged
 from yurttunnel.hub.cache.interfaces import CachedDocument, CacheFailed, Scope
@@ -358,6 +358,60 @@ class DamageTests(LoggedCacheTestCase):
         for read in self.cache.list, self.cache.known_version:
             self.assertIn("is damaged", self.failure(read(ALL)))
         self.assertIsNotNone(self.get("pod-002"))
+
+    def test_damaged_index(self) -> None:
+        """Objects that the index does not find under their names do not count as deleted."""
+        self.start_with(self.good)
+        report_list(self.cache, [item("other", 9, namespace="tenant")], 10, Scope(PODS, "tenant"))
+        self.pass_time(1)
+        self.stop()
+        good = self.path.read_bytes()
+        # The first one in the file is in the row, or in the index.
+        for number in (1, 2):
+            parts = good.split(b"tenantother")
+            self.assertEqual(3, len(parts))
+            before, after = b"tenantother".join(parts[:number]), b"tenantother".join(parts[number:])
+            self.start_with(before + b"tenanuother" + after)
+            self.assertIn("is damaged", self.failure(self.cache.list(Scope(PODS, "tenant"))))
+            self.stop()
+
+    def test_evicted_while_it_is_read(self) -> None:
+        """The version of a list that is evicted at that moment is the last known one."""
+        self.start_with(self.good)
+        self.pass_time(1)
+        known_version = objects.known_version
+
+        def evict(*arguments):
+            version = known_version(*arguments)
+            with contextlib.closing(sqlite3.connect(self.path)) as connection, connection:
+                for table in ("objects", "scopes", "collections"):
+                    connection.execute(f"DELETE FROM {table}")
+            return version
+
+        self.patch(objects, "known_version", evict)
+        self.assertIsNotNone(self.result(self.cache.known_version(ALL)))
+
+    def test_no_text_is_quoted(self) -> None:
+        """The report of a text that is not UTF-8 does not quote it: it may be a token."""
+        self.start_with(self.good)
+        self.cache.store_event("/event", "text/html", b"body", "abcdef.0123456789abcdeX", "account")
+        self.pass_time(1)
+        self.stop()
+        self.start_with(self.path.read_bytes().replace(b"abcdeX", b"abcde\xff"))
+        problem = self.failure(self.cache.stored_events(9))
+        self.assertIn("is damaged (a text is not UTF-8)", problem)
+        self.assertEqual(0, self.count_logs("abcdef"))
+
+    def test_damaged_types(self) -> None:
+        """A document whose body has become a text is damaged."""
+        self.start_with(self.good)
+        self.cache.store_document("", "/path", "form", CachedDocument("text/plain", b"swagger"))
+        self.pass_time(1)
+        self.stop()
+        with contextlib.closing(sqlite3.connect(self.path)) as connection, connection:
+            connection.execute("UPDATE documents SET body = CAST(body AS TEXT)")
+        self.start()
+        self.assertIn("is damaged", self.failure(self.document()))
 
     def test_damaged_for_writes(self) -> None:
         """What the API reports is written to a new file if the old one cannot take it."""

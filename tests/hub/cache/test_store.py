@@ -11,6 +11,7 @@ from zope.interface.verify import verifyObject
 
 from tests.hub.cache.caches import ALL, POD, PODS, item, make_cache, read_all, report_list
 from yurttunnel.hub.cache.interfaces import ICache, Scope, Stored
+from yurttunnel.hub.cache.writer import BATCH_SECONDS
 
 
 class CacheTestCase(SynchronousTestCase):
@@ -78,6 +79,14 @@ class ObjectTests(CacheTestCase):
         report_list(self.cache, items[::-1], 7)
         meta, complete, read = self.read()
         self.assertEqual((POD, "7", True, items), (meta.type, meta.version, complete, read))
+
+    def test_deferred(self) -> None:
+        """A deferred change is written although nothing else happens."""
+        self.clock.advance(1)
+        self.cache.defer(PODS.client, lambda: self.cache.upsert(PODS, POD, item("a")), 100)
+        self.clock.advance(BATCH_SECONDS)
+        self.clock.advance(BATCH_SECONDS)
+        self.assertEqual(1, self.cache.stats.written)
 
     def test_restart(self) -> None:
         """Everything survives a restart."""

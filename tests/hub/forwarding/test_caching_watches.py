@@ -140,6 +140,22 @@ class WatchTests(World):
             call()
         self.assertEqual("1", self.cached("one"))
 
+    def test_ended_later(self):
+        """The end of a watch comes after its events: a list that they complete is cached."""
+        calls = []
+        self.patch(self.cache, "defer", lambda client, call, size: calls.append(call))
+        annotations = {"k8s.io/initial-events-end": "true"}
+        end = {**BOOKMARK, "metadata": {"resourceVersion": "77", "annotations": annotations}}
+        self.watch(
+            "&sendInitialEvents=true&resourceVersionMatch=NotOlderThan",
+            event("ADDED", pod("one", "1")),
+            event("BOOKMARK", end),
+        )
+        self.respond(b"0\r\n\r\n")
+        for call in calls:
+            call()
+        self.assertEqual("77", self.version())
+
     def test_malformed(self):
         """A body that cannot be parsed is forwarded, and nothing after it is cached."""
         self.watch("", b'{"type": 1}\n', event("ADDED", pod("one")))

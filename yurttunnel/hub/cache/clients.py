@@ -98,7 +98,10 @@ def mark_changed(
     known = version_of(version)
     if isinstance(known, int):
         change = f"UPDATE scopes SET whole_from = ? WHERE whole_from < ? AND {within}"
-        return Statements(unlisted, (change, (known, known, *values)), incomplete=incomplete)
+        # Version 0 makes no list incomplete.
+        return Statements(
+            unlisted, (change, (known, known, *values)), incomplete=incomplete if known else ()
+        )
     later = "UPDATE scopes SET whole_from = max(whole_from, version + 1)"
     return Statements(
         unlisted,

@@ -237,8 +237,8 @@ class Database(Connection):
 
     def remove_others(self) -> None:
         """Remove the files of other versions."""
-        for other in self._path.parent.glob(self._of_version("*").name):
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for other in self._path.parent.glob(self._of_version("*").name):
                 other.unlink()
 
     def _opened(self) -> sqlite3.Connection:

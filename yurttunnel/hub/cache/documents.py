@@ -68,7 +68,7 @@ def find(connection: Connection, client: str, path: str, form: str) -> CachedDoc
     if row is None:
         return None
     checksum, *document = row
-    if _checksum(*document) != checksum:
+    if list(map(type, document)) != [str, bytes] or _checksum(*document) != checksum:
         raise BodyDamaged.of_row(path)
     return CachedDocument(*document)
 

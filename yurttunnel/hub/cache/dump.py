@@ -54,7 +54,7 @@ def write_files(path: Path, directory: Path) -> int:
 
     The files are ``<directory>/<client>/<resource>/<namespace>/<name>``, without the namespace of
     cluster-scoped objects. Special characters are percent-encoded. The directory and everything in
-    it is created for the owner only: it contains secrets. Raises :class:`CacheFailed`, if objects
+    it is created for the owner only: it contains secrets. Raises :class:`CacheFailed`, if bodies
     are damaged after all others were written, and ``OSError``.
     """
     return _read(path, lambda connection: _write_all(connection, directory))

@@ -89,8 +89,8 @@ def cache_error(error: Exception, path: Path) -> CacheFailed | None:
     if isinstance(error, OSError):
         return CacheFailed(f"the cache {path}: {error.strerror}")
     if isinstance(error, sqlite3.OperationalError) and not hasattr(error, "sqlite_errorcode"):
-        # The sqlite3 module cannot decode a text.
-        return BodyDamaged(f"the cache {path} is damaged ({error})")
+        # The sqlite3 module cannot decode a text. It quotes the text, which may be a token.
+        return BodyDamaged(f"the cache {path} is damaged (a text is not UTF-8)")
     full = is_of_full_disk(error)
     code = sqlite3.SQLITE_FULL if full else getattr(error, "sqlite_errorcode", 0) & 0xFF
     # The module cannot decode an error of SQLite that quotes the definition of a table.

@@ -315,15 +315,20 @@ def known_version(connection: Connection, collection: int, scope: Scope) -> Vers
 def are_whole(connection: Connection, collection: int) -> bool:
     """Return whether all objects of a collection can be found, by the size that is counted.
 
-    SQLite does not detect damage to a page by which objects seem not to exist.
+    SQLite does not detect damage to a page by which objects seem not to exist. The keys are those
+    of the index, by which objects are found, and the sizes those of the rows that they refer to.
     """
-    (whole,) = connection.execute(
-        "SELECT bytes = (SELECT total(size + 500) FROM objects WHERE collection = ?1)"
+    row = connection.execute(
+        "SELECT bytes = (SELECT total(row.size + 500)"
+        " FROM objects AS key CROSS JOIN objects AS row ON row.id = key.id"
+        " AND (row.collection, row.namespace, row.name)"
+        " = (key.collection, key.namespace, key.name) WHERE key.collection = ?1)"
         " + (SELECT total(2 * length(CAST(label_selector || field_selector AS BLOB)) + 500)"
         " FROM scopes WHERE collection = ?1) FROM collections WHERE id = ?1",
         (collection,),
     ).fetchone()
-    return bool(whole)
+    # It may have been evicted since it was found.
+    return row is None or bool(row[0])
 
 
 def mark_incomplete(connection: Connection, collection: Collection) -> None:
@@ -369,5 +374,5 @@ def item_of(
 
 
 def _checksum(texts: tuple[str, str, Version, str, str, int]) -> int:
-    # If damage has changed the type of a value, its repr is another one.
-    return crc32(repr(texts).encode())
+    # If damage has changed the type of a value, its text is another one.
+    return crc32(ascii(texts).encode())

@@ -134,6 +134,11 @@ class WriteQueue:
         """Whether a write waits or is in progress, or is still to be parsed."""
         return bool(self or self._taken or self._pending or self._deferred)
 
+    @property
+    def awaits_lists(self) -> bool:
+        """Whether a list is still being parsed."""
+        return bool(self._pending)
+
     def defer(self, call: Callable[[], object], size: int) -> None:
         """Call a function, which may queue writes, in its turn: before any other write is queued.
 

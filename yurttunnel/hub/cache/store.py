@@ -377,7 +377,7 @@ class Cache(Service):
             self._writer.log_size = 0
             for listed in tuple(self._open_lists):
                 listed.close()
-        if self._writer.own.is_busy:
+        if self._writer.own.awaits_lists:
             # Lists are being received, and may leave no room.
             return
         digests, self._unwritten_tokens = self._unwritten_tokens & self._accepted.keys(), set()

@@ -212,8 +212,8 @@ class ResponseHandler:
         if not (plan.client and request.verb in ("get", "delete") and is_whole):
             return
         if _VERSION.search(plan.call.exchange.head.target) is not None:
-            # A watch cache that lags may not have it yet, so what was listed stays: the deletion of
-            # that is also reported to a watch.
+            # A watch cache that lags may not have it yet, so it stays where a list covers its
+            # namespace: the deletion of a listed object is also reported to a watch.
             self._cache.mark_changed(
                 plan.client, str(request.resource), request.namespace, "0", request.name
             )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 
 REDACTED = "[redacted]"
 
-# The module re compiles these patterns when they are first used, and keeps them: that takes 3 ms,
+# The module re compiles these patterns when they are first used, and keeps most: that takes 3 ms,
 # which would be a part of each start.
 _WHOLE = (
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY-----.*?(?:-----END [A-Z0-9 ]*PRIVATE KEY-----|\Z)"

@@ -33,7 +33,8 @@ ms, a step of a TLS handshake 1 to 2 ms, and thousands of agents may be lost or 
 MAX_ROUNDS = 64
 ITERATION_TIME = 0.008
 """The rounds in one iteration of the reactor: up to 64 within 8 ms. Returning to the reactor costs
-half as much as an event."""
+half as much as an event, and lets its timers start new connections before those in progress are
+completed."""
 
 MAX_PASSES = 8
 """How many times calls for "soon" may schedule further ones before these are deferred to the next
