@@ -68,5 +68,5 @@ class CleanupTask(Service):
         with contextlib.suppress(OSError, ValueError):
             for sentence in sentences or ["there was nothing to remove"]:
                 # Not sys.stdout: what is written to it goes to the log of twist.
-                print(sentence, file=sys.__stdout__)
+                print(sentence, file=sys.__stdout__, flush=True)
         self._reactor.stop()

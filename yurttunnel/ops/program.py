@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 from typing import Any
 
@@ -20,4 +21,6 @@ class ProgramMaker(ServiceMaker):
     def options(self) -> Any:
         """The options of the program; its modules are imported when they are read."""
         gc.freeze()
+        # Frozen objects are not deleted at the exit, and files among them not flushed.
+        atexit.register(gc.unfreeze)
         return super().options
