@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import gzip
 import itertools
 import json
+import weakref
 
 from twisted.internet.defer import Deferred
 from twisted.internet.error import ConnectionLost
@@ -52,6 +54,25 @@ class CachingTests(World):
         self.get(obj=body)
         self.assertEqual([(200, body)], self.client_responses())
         self.assertEqual("7", self.cached("one"))
+
+    def test_ended_exchanges_are_no_garbage(self):
+        """An exchange that has ended is freed without the garbage collector, which takes time."""
+        watched = []
+        plan = self.responses.plan
+
+        def watch(call, *arguments):
+            watched.append(weakref.ref(call.exchange))
+            return plan(call, *arguments)
+
+        self.responses.plan = watch
+        gc.disable()
+        self.addCleanup(gc.enable)
+        self.get()
+        self.list(pod("one"))
+        self.settle()
+        self.server.handler.exchanges.clear()
+        self.assertEqual(2, len(self.client_responses("GET", "GET")))
+        self.assertEqual([None, None], [exchange() for exchange in watched])
 
     def test_of_others(self):
         """Responses to clients that are not cached are only forwarded."""

@@ -56,7 +56,7 @@ from yurttunnel.hub.media.kinds import NotAList
 from yurttunnel.hub.policy import Policy
 from yurttunnel.hub.request.accept import document_form, json_forms, response_form
 from yurttunnel.hub.request.dry_run import is_dry_run
-from yurttunnel.hub.request.requests import HubCall, ListOptions
+from yurttunnel.hub.request.requests import ApiRequest, HubCall, ListOptions
 from yurttunnel.kube.protobuf_fields import BadBody
 from yurttunnel.metrics import Metric, counter
 from yurttunnel.ops.log import RateLimitedLog
@@ -189,7 +189,7 @@ class ResponseHandler:
         target = self._target(plan, types[0])
         if target is None:
             if status in _CACHEABLE_STATUSES and plan.client and call.request.verb in DELETIONS:
-                self._mark_changed(plan, "")
+                self._mark_changed(plan.client, call.request, "")
             return fields, source
         if status == 404:
             self._remove_missing(plan)
@@ -204,41 +204,41 @@ class ResponseHandler:
 
     def _remove_missing(self, plan: ResponsePlan) -> None:
         """Remove an object from the cache after a 404."""
-        request = plan.call.request
+        client, request = plan.client, plan.call.request
         # For the status of a custom resource without a status subresource, the API also returns a
         # 404 for the object (crdHandler of k8s.io/apiextensions-apiserver
         # pkg/apiserver/customresource_handler.go).
         is_whole = request.name and not request.subresource
-        if not (plan.client and request.verb in ("get", "delete") and is_whole):
+        if not (client and request.verb in ("get", "delete") and is_whole):
             return
         if _VERSION.search(plan.call.exchange.head.target) is not None:
             # A watch cache that lags may not have it yet, so it stays where a list covers its
             # namespace: the deletion of a listed object is also reported to a watch.
             self._cache.mark_changed(
-                plan.client, str(request.resource), request.namespace, "0", request.name
+                client, str(request.resource), request.namespace, "0", request.name
             )
         else:
-            self._on_deleted(plan, "")
+            self._on_deleted(client, request, "")
 
-    def _on_deleted(self, plan: ResponsePlan, version: str) -> None:
+    # A plan refers to the reader of its body, and the reader to these methods. They take only what
+    # they need of the plan, so that the two are no cycle, which only the garbage collector frees.
+
+    def _on_deleted(self, client: str, request: ApiRequest, version: str) -> None:
         """Remove an object from all collections of its client; a newer object is its successor."""
-        request = plan.call.request
         self._cache.remove_object(
-            plan.client, str(request.resource), request.namespace, request.name, version
+            client, str(request.resource), request.namespace, request.name, version
         )
 
-    def _on_listed_deleted(self, plan: ResponsePlan, item: Item) -> None:
+    def _on_listed_deleted(self, client: str, request: ApiRequest, item: Item) -> None:
         """Remove a listed object of a deletecollection, unless it has changed since."""
-        resource = str(plan.call.request.resource)
         self._cache.remove_object(
-            plan.client, resource, item.namespace, item.name, successor(item.version)
+            client, str(request.resource), item.namespace, item.name, successor(item.version)
         )
 
-    def _mark_changed(self, plan: ResponsePlan, version: str) -> None:
+    def _mark_changed(self, client: str, request: ApiRequest, version: str) -> None:
         """Record that requested objects have changed after ``version``, if they still exist."""
-        request = plan.call.request
         self._cache.mark_changed(
-            plan.client, str(request.resource), request.namespace, successor(version), request.name
+            client, str(request.resource), request.namespace, successor(version), request.name
         )
 
     def _target(self, plan: ResponsePlan, content_type: bytes) -> _Target | None:
@@ -306,11 +306,11 @@ class ResponseHandler:
         elif request.verb == "deletecollection":
             cacher = DeletedListCacher(
                 codec.list_reader(MAX_ITEM),
-                partial(self._on_listed_deleted, plan),
-                partial(self._mark_changed, plan),
+                partial(self._on_listed_deleted, plan.client, request),
+                partial(self._mark_changed, plan.client, request),
             )
         else:
-            on_deleted = partial(self._on_deleted, plan)
+            on_deleted = partial(self._on_deleted, plan.client, request)
             cacher = one = ObjectCacher(
                 codec, cache, scope.collection, should_cache, request.verb, on_deleted
             )
@@ -338,7 +338,7 @@ class ResponseHandler:
             cacher.abandon()
             return source
         plan.cacher = cacher
-        on_error = partial(self._cannot_parse, plan)
+        on_error = partial(self._cannot_parse, plan.call)
         if plan.call.request.verb == "watch":
             defer = partial(self._cache.defer, plan.client)
             plan.cacher = watch = BatchedParse(source, cacher, on_error, defer)
@@ -355,17 +355,17 @@ class ResponseHandler:
 
         return WrappedBody(source, deferred)
 
-    def _cannot_parse(self, plan: ResponsePlan, error: Exception) -> None:
-        if plan.call.request.verb == "deletecollection" and isinstance(error, NotAList):
+    def _cannot_parse(self, call: HubCall, error: Exception) -> None:
+        if call.request.verb == "deletecollection" and isinstance(error, NotAList):
             # A Status, which does not name the deleted objects.
             return
         self._count_error(error)
         self._limited.warn(
             "the response to {component} ({verb} {path}) is forwarded, but cannot be cached:"
             " {error}",
-            component=plan.call.caller.component,
-            verb=plan.call.request.verb,
-            path=plan.call.request.path,
+            component=call.caller.component,
+            verb=call.request.verb,
+            path=call.request.path,
             error=error,
         )
 
