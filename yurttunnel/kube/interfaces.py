@@ -85,6 +85,11 @@ class InformerSpec(NamedTuple, Generic[Value]):
     field_selector: str = ""
 
 
+def whole(obj: Object) -> Object:
+    """Return an object unchanged: the ``transform`` of informers of whole objects."""
+    return obj
+
+
 class IInformer(Interface):
     """A cache of the objects of one kind, updated by a watch of the API.
 

@@ -16,12 +16,11 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
 from yurttunnel.cluster.fields import mapping, text
-from yurttunnel.cluster.kinds import whole
 from yurttunnel.cluster.nodes import NODES_SPEC
 from yurttunnel.cluster.proxy_ports import ProxyPorts, proxy_ports_spec
 from yurttunnel.cluster.services import INTERNAL_SERVICE, service_addresses
 from yurttunnel.kube.events import EventRecorder
-from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec
+from yurttunnel.kube.interfaces import IInformers, IKubeClient, InformerSpec, whole
 from yurttunnel.kube.reflector import described
 from yurttunnel.kube.resources import CONFIG_MAPS, SERVICES, Object, Resource
 from yurttunnel.ops.backoff import Backoff

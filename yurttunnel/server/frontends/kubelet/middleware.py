@@ -15,11 +15,17 @@ from twisted.logger import Logger
 from twisted.plugin import IPlugin, getPlugins
 from zope.interface import Attribute, Interface
 
-from yurttunnel.cluster.kinds import KINDS, whole_objects
-from yurttunnel.kube.interfaces import IInformer, IInformers
+from yurttunnel.kube.interfaces import IInformer, IInformers, InformerSpec, whole
+from yurttunnel.kube.resources import CONFIG_MAPS, ENDPOINT_SLICES, NODES, PODS, SERVICES
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 
 log = Logger()
+
+KINDS = {each.kind: each for each in (NODES, PODS, SERVICES, CONFIG_MAPS, ENDPOINT_SLICES)}
+"""The resources that middlewares can follow, by kind, such as ``Node``."""
+
+_EVERYWHERE = frozenset({NODES, PODS})
+"""Those that are followed in all namespaces, not only in the server's."""
 
 
 class IMiddleware(Interface):
@@ -39,7 +45,7 @@ class IMiddlewareMaker(IPlugin):
     name: str = Attribute("`str`: its name for ``--middleware``.")
     informers: Sequence[str] = Attribute(
         "`Sequence[str]`: the kinds of Kubernetes objects that it has to know, of those in "
-        "``yurttunnel.cluster.kinds``, as ``Node``. With any it is refused in the "
+        "``KINDS``, as ``Node``. With any it is refused in the "
         "standalone mode, which has no Kubernetes API."
     )
 
@@ -68,7 +74,9 @@ class ClusterInformers(NamedTuple):
 
     def of_kind(self, kind: str) -> IInformer:
         """Return an informer of whole objects; raises ``KeyError`` for an unknown kind."""
-        return self.informers.informer(whole_objects(KINDS[kind], self.namespace))
+        resource = KINDS[kind]
+        namespace = None if resource in _EVERYWHERE else self.namespace
+        return self.informers.informer(InformerSpec(resource, whole, namespace))
 
 
 def find_middlewares(
