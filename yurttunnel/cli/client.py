@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 from yurttunnel.cli.output import shown
+from yurttunnel.ops.listen import MAX_PATH
 from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 
 SECONDS = 15.0
@@ -23,9 +24,6 @@ DISCOVERY_SECONDS = 3.0
 
 MAX_BYTES = 64 * 1024 * 1024
 """The maximum size of a response: 10,000 nodes take some MiB."""
-
-_MAX_PATH = 107
-"""The maximum length of a Unix socket's path in bytes: ``sun_path`` of unix(7) without its NUL."""
 
 
 class CommandFailed(Exception):
@@ -122,8 +120,8 @@ class Process:
 @contextlib.contextmanager
 def _readable_errors(path: Path, seconds: float) -> Iterator[None]:
     """Turn errors of a request to the process at ``path`` into :class:`CommandFailed`."""
-    if len(os.fsencode(path)) > _MAX_PATH:
-        raise CommandFailed(f"{path} is longer than {_MAX_PATH} bytes")
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise CommandFailed(f"{path} is longer than {MAX_PATH} bytes")
     try:
         yield
     except FileNotFoundError:

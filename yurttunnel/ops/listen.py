@@ -41,7 +41,7 @@ fails at once (EAGAIN in unix(7)), so it must be long enough for a burst."""
 SOCKET_MODE = 0o660
 """The mode of Unix sockets: whoever can connect to one reaches the nodes."""
 
-_MAX_PATH = 107
+MAX_PATH = 107
 """The maximum length of a Unix socket's path in bytes: ``sun_path`` of unix(7) without its NUL."""
 
 _BIND_IPV6_ONLY = Path("/proc/sys/net/ipv6/bindv6only")
@@ -129,8 +129,8 @@ def listen_unix(
     A stale socket, which no process listens on, is replaced. The file is removed when the port
     stops listening. Nobody can connect before it has ``mode``: Twisted's port listens after that.
     """
-    if len(os.fsencode(path)) > _MAX_PATH:
-        raise CannotListen(flag, f"{path} is longer than {_MAX_PATH} bytes: shorten the path")
+    if len(os.fsencode(path)) > MAX_PATH:
+        raise CannotListen(flag, f"{path} is longer than {MAX_PATH} bytes: shorten the path")
     directory = os.path.dirname(path) or "."
     if not os.path.isdir(directory):
         raise CannotListen(flag, f"the directory {directory} does not exist: create it")
