@@ -17,6 +17,9 @@ from tests.e2e.clients import Echo, EchoClient, RequestClient
 from tests.e2e.programs import Program
 from tests.e2e.support import EndToEndTestCase, which
 
+GARBAGE_STREAMS = 200
+"""Enough streams for several collections, if each left more than ten objects."""
+
 BEARER = "opaque-bearer-of-a-caller"
 
 KUBE_CONFIG = """\
@@ -93,6 +96,26 @@ class DebugTests(DiagnoseTestCase):
         self.assertRegex(body, r"traced: \d+\.\d MiB now")
         self.assertRegex(body, r'KiB in \d+ blocks\n  File "')
         self.assertIn("no longer", await self.post(tunnel.server, "/debug/memory?frames=0"))
+
+    async def test_ended_streams_are_no_garbage(self) -> None:
+        """What ended streams leave is freed at once, without the garbage collector."""
+        target = self.listen(Echo)
+        tunnel = await self.start_tunnel()
+        programs = (tunnel.server, tunnel.agent)
+        before = [await self.collected(program) for program in programs]
+        for _ in range(GARBAGE_STREAMS):
+            client = await self.connected(tunnel, target, EchoClient(reactor, 0))
+            await client.round_trip()
+            client.transport.loseConnection()
+            await client.when_lost()
+        await self.eventually(tunnel.has_no_stream, "all streams have ended")
+        for program, earlier in zip(programs, before, strict=True):
+            self.assertLess(await self.collected(program) - earlier, GARBAGE_STREAMS)
+
+    async def collected(self, program: Program) -> int:
+        """Return the number of objects that the garbage collector has freed so far."""
+        _, body = await program.get("/debug/memory")
+        return sum(map(int, re.findall(r"(\d+) collected", body)))
 
     async def test_the_log_level_changes_what_is_logged(self) -> None:
         """A higher level hides lower ones, without a restart."""

@@ -328,6 +328,8 @@ class _Dial:
 
     def attempt_connected(self, attempt: _Attempt, connection: LocalConnection) -> None:
         """Accept the stream and join it to the socket; called before the socket is read."""
+        # It refers to the attempt.
+        attempt.connector = None
         if self.is_done:
             connection.transport.abortConnection()
             return
@@ -410,6 +412,7 @@ class _Attempt(ClientFactory):
 
     def clientConnectionFailed(self, connector: IConnector, reason: Failure) -> None:
         """Report the reason to the dial."""
+        self.connector = None
         # The value is typed as optional only for failures under construction.
         self._dial.attempt_failed(self, cast(BaseException, reason.value))
 

@@ -112,6 +112,10 @@ def socket_all_acknowledged(transport: Any) -> bool:
     return not any(waiting) or has_hung_up(transport)
 
 
+def _do_nothing() -> None:
+    """Do nothing."""
+
+
 @implementer(IPushProducer)
 class ConnectionWriter:
     """The sending direction of ``transport``.
@@ -169,6 +173,11 @@ class ConnectionWriter:
         if self._registered:
             self._registered = False
             self._transport.unregisterProducer()
+
+    def forget(self) -> None:
+        """Release the references to those who use it: the connection has ended."""
+        self.producer = None
+        self._on_room = _do_nothing
 
     def pauseProducing(self) -> None:
         """Pause the producer: the transport's buffer is full."""
@@ -314,7 +323,7 @@ class HTTPConnection(Protocol):
     def connectionLost(self, reason: Failure = connectionDone) -> None:
         """Notify the user of the connection that it has ended."""
         self.lost = True
-        self.writer.producer = None
+        self.writer.forget()
         user = self._user
         if user is not None:
             user.connectionLost(reason)

@@ -259,6 +259,8 @@ class TunnelStream:
 
     def stream_closed(self, code: Code, text: str) -> None:
         """Notify the protocol, or the caller that waits for the opening, of the end."""
+        # They refer to this stream, and this was the last event.
+        del self._wire.events, self._wire.deliver
         if self.holder is not None:
             self._session.release_share(self.holder, self._wire.cancelled_at)
             self._session.count_traffic(self.holder, self.bytes_received, self.bytes_sent)
@@ -381,6 +383,8 @@ class StreamRequest:
         self._on_cancel: list[Callable[[], object]] = []
 
     def accept(self) -> IStream:
+        # The callbacks refer to this request.
+        self._on_cancel.clear()
         stream = TunnelStream(self._session, self.request_id)
         if self._cancelled is not None:
             stream.ended_early(self._wire, *self._cancelled)
@@ -392,6 +396,7 @@ class StreamRequest:
         return stream
 
     def fail(self, code: Code, text: str) -> None:
+        self._on_cancel.clear()
         if self._cancelled is None:
             self._session.dial_answered(code)
             self._session.wire.refuse(self._wire, code, text)

@@ -179,6 +179,8 @@ class Call:
     def caller_disconnected(self) -> None:
         """Cancel a pending dial, whose result is no longer needed."""
         self._caller_gone = True
+        # It refers to this call, and is told of nothing any more.
+        del self._front_end
         if self._dialing is not None:
             self._dialing.cancel()
 

@@ -209,6 +209,8 @@ class ConnectCall:
 
     def _exchange_ended(self, error: ExchangeFailed | None) -> None:
         """Cancel the dial, or abort the stream, of this caller."""
+        # It refers to this object, as the handler of its connection.
+        del self._exchange
         self._call.caller_disconnected()
         opened, self._opened = self._opened, None
         if opened is not None:

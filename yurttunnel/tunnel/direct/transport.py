@@ -265,11 +265,14 @@ class SocketTransport:
             if producer is not None:
                 producer.stopProducing()
         finally:
+            # Released, because they refer to this transport.
+            protocol, self.protocol = self.protocol, NO_PROTOCOL
+            on_lost, self._on_lost = self._on_lost, None
             try:
-                self.protocol.connectionLost(reason)
+                protocol.connectionLost(reason)
             finally:
-                if self._on_lost is not None:
-                    self._on_lost(reason)
+                if on_lost is not None:
+                    on_lost(reason)
 
     def readConnectionLost(self, reason: Failure) -> None:
         """Notify a protocol that supports half-close; close for any other."""
