@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import tracemalloc
 from functools import partial
 from itertools import count
@@ -430,6 +431,15 @@ class MemoryTests(DebugTestCase):
         self.assertRegex(body, r"resident: \d+\.\d MiB\n")
         self.assertIn("gc generation 2:", body)
         self.assertIn("POST /debug/memory?frames=", body)
+
+    def test_no_free_descriptor(self):
+        """Without a free file descriptor the page shows all but the resident memory."""
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+        body = self.ask("/memory").body.decode()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        self.assertIn("resident: unknown\ngc generation 0:", body)
 
     def test_trace(self):
         """While tracing, the page lists the lines that allocated most, in descending order."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import linecache
-import os
 import tracemalloc
 from typing import Any
 
@@ -16,6 +15,7 @@ from twisted.logger import Logger
 
 from yurttunnel.ops.debug.pages import Page, Parameters, number
 from yurttunnel.ops.http_site import PageResponse, text
+from yurttunnel.ops.process_stats import ProcessStats
 from yurttunnel.tunnel.reactor import IReactor
 
 TRACED_SECONDS = 900.0
@@ -25,8 +25,6 @@ MAX_FRAMES = 25
 """The maximum number of frames to record for each allocation."""
 
 _LINES_SHOWN = 40
-
-_PAGE_SIZE = os.sysconf("SC_PAGE_SIZE")
 
 _IGNORED = (
     tracemalloc.Filter(False, tracemalloc.__file__),
@@ -92,10 +90,9 @@ class MemoryTrace(Service):
 
 
 def _stats() -> list[str]:
-    """Return the resident set (proc(5), statm) and the garbage collector's counts, a line each."""
-    with open("/proc/self/statm", "rb") as statm:
-        resident = int(statm.read().split()[1]) * _PAGE_SIZE
-    lines = [f"resident: {resident / 2**20:.1f} MiB\n"]
+    """Return the resident memory and the garbage collector's counts, a line each."""
+    resident = ProcessStats().resident
+    lines = [f"resident: {'unknown' if resident is None else f'{resident / 2**20:.1f} MiB'}\n"]
     for generation, (count, stats) in enumerate(zip(gc.get_count(), gc.get_stats(), strict=True)):
         lines.append(
             f"gc generation {generation}: {count} counted, {stats['collections']} collections,"
