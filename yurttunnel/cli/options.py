@@ -260,13 +260,16 @@ class ClientCommand:
     act: Callable[[Any], int | None]
     behind_kubectl: bool = False
 
-    def options(self) -> CommandOptions[Any]:
+    def options(self) -> ClientOptions:
         """Return its options."""
-        return self._options()
+        options = self.make_options()
+        options.behind_kubectl = self.behind_kubectl
+        options.invocation = f"{options.program_name} {self.name}"
+        return options
 
     def run(self, arguments: Sequence[str]) -> None:
         """Run it; an error is one line on standard error."""
-        options = self._options()
+        options = self.options()
         try:
             options.parseOptions(arguments)
             status = self.act(options) or 0
@@ -277,9 +280,3 @@ class ClientCommand:
             print(f"{options.program_name} {self.name}: {error}", file=sys.stderr)
             status = 1
         raise SystemExit(status)
-
-    def _options(self) -> ClientOptions:
-        options = self.make_options()
-        options.behind_kubectl = self.behind_kubectl
-        options.invocation = f"{options.program_name} {self.name}"
-        return options

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from typing import Any
 
 from twisted.application.service import MultiService, Service
@@ -143,7 +143,7 @@ class Informers(MultiService):
         missing = sorted(filter(None, (each.incomplete() for each in self._informers.values())))
         if not missing:
             return None
-        return f"the API has not yet listed all {_joined(missing)}"
+        return f"the API has not yet listed all {', '.join(missing)}"
 
     def stale_informers(self) -> str | None:
         """Return since when the API has not responded; the cached state stays in use."""
@@ -157,12 +157,8 @@ class Informers(MultiService):
         last = datetime.datetime.fromtimestamp(min(found.values()), datetime.UTC)
         return (
             f"the API has not been heard of since {last:%Y-%m-%d %H:%M:%S} UTC about"
-            f" {_joined(sorted(found))}; what was known then stays in use"
+            f" {', '.join(sorted(found))}; what was known then stays in use"
         )
-
-
-def _joined(names: Iterable[str]) -> str:
-    return ", ".join(names)
 
 
 async def _all_synced(informers: tuple[Informer, ...]) -> None:
