@@ -30,7 +30,7 @@ from yurttunnel.ops.http_site import (
     with_access_control,
 )
 from yurttunnel.ops.listen import CannotListen, listen_unix
-from yurttunnel.ops.readiness import Finding, Readiness
+from yurttunnel.ops.readiness import Finding, Readiness, is_ready
 from yurttunnel.ops.services import RetryingPort
 from yurttunnel.ops.unix_peers import user_id_behind
 from yurttunnel.tunnel.reactor import IReactor
@@ -105,7 +105,7 @@ def process_page(
                 "version": __version__,
                 "pid": os.getpid(),
                 "since": since,
-                "ready": all(each.problem is None for each in findings if each.required),
+                "ready": is_ready(findings),
                 "checks": [_check(each) for each in findings],
                 **details,
             }

@@ -12,7 +12,7 @@ from twisted.internet.task import LoopingCall
 from twisted.logger import Logger
 from twisted.python.failure import Failure
 
-from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.readiness import Readiness, is_ready
 
 INTERVAL = 0.1
 """The interval between two checks of the readiness, in seconds."""
@@ -48,8 +48,7 @@ class Announcement(Service):
             self._loop.stop()
 
     def _check(self) -> None:
-        findings = self._readiness.findings()
-        if all(each.problem is None for each in findings if each.required):
+        if is_ready(self._readiness.findings()):
             self._loop.stop()
             self._announce()
 

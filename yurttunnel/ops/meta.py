@@ -39,7 +39,7 @@ from yurttunnel.ops.listen import listen_tcp
 from yurttunnel.ops.log_levels import log_level_filter
 from yurttunnel.ops.memory import GCFreezer, MemoryTrimmer
 from yurttunnel.ops.process_stats import add_process_metrics
-from yurttunnel.ops.readiness import Readiness
+from yurttunnel.ops.readiness import Readiness, is_ready
 from yurttunnel.ops.services import PortService, StoppedInReverse
 from yurttunnel.ops.slices import gather, json_pieces
 from yurttunnel.ops.status.page import POLICY, StatusPage
@@ -222,7 +222,7 @@ def _feature_response(shown: object | None, absent: str) -> PageResponse:
 def _readiness_response(readiness: Readiness) -> PageResponse:
     """Respond with whether every required check passes, and with the result of each check."""
     findings = readiness.findings()
-    ready = all(finding.problem is None for finding in findings if finding.required)
+    ready = is_ready(findings)
     lines = [
         f"{finding.name}: {'ok' if finding.problem is None else finding.problem}\n"
         for finding in findings

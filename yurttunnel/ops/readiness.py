@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from twisted.logger import Logger
@@ -26,8 +26,13 @@ class Finding(NamedTuple):
     required: bool = True
 
 
+def is_ready(findings: Iterable[Finding]) -> bool:
+    """Return whether every required check passed."""
+    return all(each.problem is None for each in findings if each.required)
+
+
 class Readiness:
-    """The named checks of a process; it is ready when every required check passes."""
+    """The named checks of a process."""
 
     def __init__(self) -> None:
         self._checks: dict[str, tuple[Check, bool]] = {}

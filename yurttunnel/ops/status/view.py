@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from yurttunnel.metrics import Durations
 from yurttunnel.ops.failures import Failures
-from yurttunnel.ops.readiness import Finding, Readiness
+from yurttunnel.ops.readiness import Finding, Readiness, is_ready
 from yurttunnel.ops.status import formatting
 from yurttunnel.ops.status.certificates import certificate_table
 from yurttunnel.ops.status.events import RecentEvents, event_table
@@ -85,11 +85,7 @@ class View:
         self._peers = None if peers is None else peers.at(self._context, filter_text)
         self._features: list[Section] = []
         self._findings = sources.readiness.findings()
-
-    @property
-    def ready(self) -> bool:
-        """Whether every required check passes."""
-        return all(each.problem is None for each in self._findings if each.required)
+        self.ready = is_ready(self._findings)
 
     def pieces(self) -> Iterator[str]:
         """Yield all sections in order, in pieces."""
@@ -142,8 +138,7 @@ class View:
                 yield from live(each.name, each.content)
 
     def _readiness(self) -> list[Markup]:
-        ready = self.ready
-        sentence = mark("ok", "Ready") if ready else mark("bad", "Not ready")
+        sentence = mark("ok", "Ready") if self.ready else mark("bad", "Not ready")
         return [
             element("h2", sentence),
             element("ul", [_finding(each) for each in self._findings], class_="checks"),
