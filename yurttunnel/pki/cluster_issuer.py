@@ -77,8 +77,6 @@ class ClusterIssuer:
 
     def _object(self, request: bytes) -> Object:
         return {
-            "apiVersion": CERTIFICATE_SIGNING_REQUESTS.api_version,
-            "kind": CERTIFICATE_SIGNING_REQUESTS.kind,
             "metadata": {"generateName": "csr-"},
             "spec": {
                 "request": base64.b64encode(request).decode("ascii"),
