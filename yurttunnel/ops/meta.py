@@ -18,7 +18,7 @@ from yurttunnel.http.authority import join_authority
 from yurttunnel.metrics import MetricRegistry
 from yurttunnel.ops.admin_socket import AdminSocket, admin_pages, process_page
 from yurttunnel.ops.clocks import timestamp
-from yurttunnel.ops.debug.pages import IsTunnelled, Page
+from yurttunnel.ops.debug.pages import HTML, JSON, IsTunnelled, Page
 from yurttunnel.ops.debug.service import Debug
 from yurttunnel.ops.exposition import CONTENT_TYPE as METRICS_TYPE
 from yurttunnel.ops.exposition import exposition_pieces
@@ -49,8 +49,6 @@ from yurttunnel.tunnel.reactor import IReactor
 if TYPE_CHECKING:
     from yurttunnel.tunnel.statistics import SessionSnapshot
 
-_JSON = b"application/json"
-_HTML = b"text/html; charset=utf-8"
 _READ_METHODS = (b"GET", b"HEAD")
 
 _PAGES = (
@@ -99,7 +97,7 @@ def meta_pages(
     }
     if sessions is not None:
         known = sessions
-        detailed["/agents"] = lambda request: PageResponse(_JSON, _session_list(known()))
+        detailed["/agents"] = lambda request: PageResponse(JSON, _session_list(known()))
     for page in pages:
         detailed |= _feature_pages(page)
     # The other pages reveal more than that the process is alive, and are not for foreign web pages.
@@ -210,13 +208,13 @@ def _status_response(
     shown = [(each.name, each.text) for each in pages if each.show() is not None]
     body = status.pieces(filter_text, [*own, *shown], one)
     fields = ((b"Content-Security-Policy", POLICY), (b"Referrer-Policy", b"no-referrer"))
-    return PageResponse(_HTML, body, fields=fields)
+    return PageResponse(HTML, body, fields=fields)
 
 
 def _feature_response(shown: object | None, absent: str) -> PageResponse:
     if shown is None:
         return text(f"{absent}\n", 404)
-    return PageResponse(_JSON, chain(json_pieces(shown), "\n"))
+    return PageResponse(JSON, chain(json_pieces(shown), "\n"))
 
 
 def _readiness_response(readiness: Readiness) -> PageResponse:
