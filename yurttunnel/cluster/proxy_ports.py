@@ -187,11 +187,7 @@ class ProxyPorts:
 
     def _reference(self, raw: RawPorts) -> Object:
         metadata = {"namespace": self._namespace, "name": CONFIG_MAP, "uid": raw.uid}
-        return {
-            "apiVersion": CONFIG_MAPS.api_version,
-            "kind": CONFIG_MAPS.kind,
-            "metadata": metadata,
-        }
+        return CONFIG_MAPS.typed({"metadata": metadata})
 
 
 def proxy_ports_spec(namespace: str) -> InformerSpec[RawPorts]:

@@ -160,14 +160,14 @@ class KubeClient:
     ) -> Deferred[Object]:
         if namespace is None and resource.namespaced:
             namespace = body.get("metadata", {}).get("namespace")
-        return self._call("POST", resource.path(namespace), body=_typed(resource, body))
+        return self._call("POST", resource.path(namespace), body=resource.typed(body))
 
     def update(
         self, resource: Resource, body: Object, subresource: str | None = None
     ) -> Deferred[Object]:
         metadata = body["metadata"]
         path = resource.path(metadata.get("namespace"), metadata["name"], subresource)
-        return self._call("PUT", path, body=_typed(resource, body))
+        return self._call("PUT", path, body=resource.typed(body))
 
     def delete(
         self,
@@ -387,10 +387,6 @@ def _object(data: bytes) -> Object:
     if not isinstance(found, dict):
         raise ApiUnreachable("the answer is not an object")
     return found
-
-
-def _typed(resource: Resource, body: Object) -> Object:
-    return {"apiVersion": resource.api_version, "kind": resource.kind, **body}
 
 
 def _selectors(labels: str, fields: str) -> dict[str, str]:

@@ -25,6 +25,10 @@ class Resource:
         """The ``apiVersion`` of the objects."""
         return f"{self.group}/{self.version}" if self.group else self.version
 
+    def typed(self, body: Object) -> Object:
+        """Return ``body`` with ``apiVersion`` and ``kind``, those that it has taking precedence."""
+        return {"apiVersion": self.api_version, "kind": self.kind, **body}
+
     def path(
         self, namespace: str | None = None, name: str | None = None, subresource: str | None = None
     ) -> str:

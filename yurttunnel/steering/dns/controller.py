@@ -232,4 +232,4 @@ def _reference(resource: Resource, namespace: str, name: str, obj: Object | None
     metadata = {"namespace": namespace, "name": name}
     if obj is not None:
         metadata["uid"] = text(mapping(obj.get("metadata")).get("uid"))
-    return {"apiVersion": resource.api_version, "kind": resource.kind, "metadata": metadata}
+    return resource.typed({"metadata": metadata})
