@@ -31,27 +31,13 @@ from yurttunnel.pki.contexts import (
 )
 from yurttunnel.pki.credentials import Credentials
 from yurttunnel.pki.rejection import set_verification
-from yurttunnel.pki.tls_errors import certificate_problem
+from yurttunnel.pki.tls_errors import FOREIGN, certificate_problem
 
 log = Logger()
 
 EMBEDDED_AUTHORITY = "an authority of --kubelet-ca, which is this server's own by default"
 CLUSTER_AUTHORITY = "an authority of --kubelet-ca, which are the cluster's by default"
 """The expected issuers of kubelets' certificates, without a cluster and in one."""
-
-_codes = SSL.X509VerificationCodes
-_FOREIGN = frozenset(
-    {
-        _codes.ERR_UNABLE_TO_GET_ISSUER_CERT,
-        _codes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
-        _codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
-        _codes.ERR_SELF_SIGNED_CERT_IN_CHAIN,
-        _codes.ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE,
-        _codes.ERR_CERT_SIGNATURE_FAILURE,
-    }
-)
-"""OpenSSL's errors for a certificate that no trusted authority has signed. OpenSSL looks for the
-issuer first, so these precede all other errors about such a certificate."""
 
 
 class KubeletVerification(enum.Enum):
@@ -170,7 +156,7 @@ class KubeletConnectionCreator:
             # The rest of the certificate proves nothing.
             return None
         if not valid:
-            if error in _FOREIGN and self._contexts.mode is KubeletVerification.AUTO:
+            if error in FOREIGN and self._contexts.mode is KubeletVerification.AUTO:
                 self.verdict = Verdict.UNVERIFIED
                 self._warn()
                 return None

@@ -18,6 +18,21 @@ from yurttunnel.wire.codes import Code, Refused
 _LIBRARY = "yurttunnel"
 """The library name of our own TLS errors, in the place of OpenSSL's."""
 
+_codes = SSL.X509VerificationCodes
+
+FOREIGN = frozenset(
+    {
+        _codes.ERR_UNABLE_TO_GET_ISSUER_CERT,
+        _codes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY,
+        _codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT,
+        _codes.ERR_SELF_SIGNED_CERT_IN_CHAIN,
+        _codes.ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE,
+        _codes.ERR_CERT_SIGNATURE_FAILURE,
+    }
+)
+"""OpenSSL's errors for a certificate that no trusted authority has signed. OpenSSL looks for the
+issuer first, so these precede all other errors about such a certificate."""
+
 _ENROLL_AGAIN = (
     "remove node.pem from the agent's --state-dir and start it with a new join token, or in a"
     " cluster empty its --cert-dir and start it again"
@@ -131,22 +146,14 @@ def certificate_problem(
     ``authority`` is the expected issuer: "the authority that ...". With ``certificate``, the text
     includes its validity period, to compare with the time of the log line.
     """
-    codes = SSL.X509VerificationCodes
     match error:
-        case codes.ERR_CERT_HAS_EXPIRED:
+        case _codes.ERR_CERT_HAS_EXPIRED:
             return f"has expired{_validity_period(certificate)}"
-        case codes.ERR_CERT_NOT_YET_VALID:
+        case _codes.ERR_CERT_NOT_YET_VALID:
             return f"is not valid yet: {_COMPARE_CLOCKS}{_validity_period(certificate)}"
-        case (
-            codes.ERR_DEPTH_ZERO_SELF_SIGNED_CERT
-            | codes.ERR_SELF_SIGNED_CERT_IN_CHAIN
-            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT
-            | codes.ERR_UNABLE_TO_GET_ISSUER_CERT_LOCALLY
-            | codes.ERR_UNABLE_TO_VERIFY_LEAF_SIGNATURE
-            | codes.ERR_CERT_SIGNATURE_FAILURE
-        ):
+        case _ if error in FOREIGN:
             return f"is not from {authority}"
-        case codes.ERR_INVALID_PURPOSE:
+        case _codes.ERR_INVALID_PURPOSE:
             return "is not valid for this use"
         case 66 | 67 | 68:
             # EE_KEY_TOO_SMALL, CA_KEY_TOO_SMALL and CA_MD_TOO_WEAK of OpenSSL's x509_vfy.h, which
