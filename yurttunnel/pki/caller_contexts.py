@@ -17,7 +17,7 @@ from twisted.protocols.tls import TLSMemoryBIOProtocol
 from zope.interface import implementer
 
 from yurttunnel.pki.contexts import PEER_MUST_PRESENT, RotatingContexts, server_context
-from yurttunnel.pki.credentials import Credentials
+from yurttunnel.pki.credentials import Credentials, extension_of
 from yurttunnel.pki.names import KUBELET_CLIENT_NAME, NODE_ORGANIZATION
 from yurttunnel.pki.rejection import set_verification
 from yurttunnel.pki.tls_errors import certificate_problem, rejection_error
@@ -100,11 +100,8 @@ def _is_kubelet_client(certificate: x509.Certificate, common_names: list[str | b
 
     Both have the same organization, but certificates of nodes have alternative names.
     """
-    try:
-        certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName)
-    except x509.ExtensionNotFound:
-        return common_names == [KUBELET_CLIENT_NAME]
-    return False
+    names = extension_of(certificate, x509.SubjectAlternativeName)
+    return names is None and common_names == [KUBELET_CLIENT_NAME]
 
 
 def _quoted(names: Sequence[str | bytes]) -> str:

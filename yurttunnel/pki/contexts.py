@@ -34,7 +34,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.credentials import BadCredentials, Credentials, is_issued_by
+from yurttunnel.pki.credentials import BadCredentials, Credentials, extension_of, is_issued_by
 from yurttunnel.pki.names import host_is_address
 from yurttunnel.pki.rejection import set_verification
 from yurttunnel.pki.tls_errors import certificate_problem, rejection_error
@@ -437,9 +437,8 @@ def matches_host(certificate: x509.Certificate, host: str) -> bool:
 
 def names_in(certificate: x509.Certificate) -> list[str]:
     """List a certificate's DNS names and IP addresses as text."""
-    try:
-        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
+    names = extension_of(certificate, x509.SubjectAlternativeName)
+    if names is None:
         return []
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
     return names.get_values_for_type(x509.DNSName) + addresses

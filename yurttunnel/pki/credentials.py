@@ -6,6 +6,7 @@ import datetime
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
@@ -13,6 +14,8 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 
 from yurttunnel.pki.directory import StateDirectory, StateError
+
+_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 BACKDATE = datetime.timedelta(minutes=5)
 """How long before its issue a certificate is valid: the tolerated difference between two clocks."""
@@ -102,6 +105,16 @@ def is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> 
     except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
         return False
     return True
+
+
+def extension_of(
+    certified: x509.Certificate | x509.CertificateSigningRequest, kind: type[_Extension]
+) -> _Extension | None:
+    """Return an extension of a certificate or a request, ``None`` if it has none of that kind."""
+    try:
+        return certified.extensions.get_extension_for_class(kind).value
+    except x509.ExtensionNotFound:
+        return None
 
 
 def load_key(directory: StateDirectory, name: str) -> PrivateKey | None:

@@ -10,7 +10,7 @@ from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.pki.authority import Authority, AuthorityExpired, key_of_request
 from yurttunnel.pki.certificate_store import CertificateStore
-from yurttunnel.pki.credentials import is_issued_by
+from yurttunnel.pki.credentials import extension_of, is_issued_by
 from yurttunnel.pki.directory import StateError
 from yurttunnel.pki.issuer import EXTENDED_USAGES, Chain, NotIssued, Template
 from yurttunnel.pki.renewal import CertificateRenewal
@@ -39,10 +39,7 @@ class EmbeddedIssuer:
         """Return the certificate, followed by the authority's."""
         key = key_of_request(request.decode("ascii"))
         csr = x509.load_pem_x509_csr(request)
-        try:
-            names = csr.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        except x509.ExtensionNotFound:
-            names = None
+        names = extension_of(csr, x509.SubjectAlternativeName)
         try:
             certificate = self._authority.sign(
                 csr.subject, key, list(names or ()), self._usage, self._lifetime

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from ipaddress import IPv4Address, IPv6Address
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
@@ -19,7 +19,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.clocks import utc_now
-from yurttunnel.pki.credentials import Credentials, PrivateKey, is_issued_by
+from yurttunnel.pki.credentials import Credentials, PrivateKey, extension_of, is_issued_by
 
 SERVER_AUTH = "server auth"
 CLIENT_AUTH = "client auth"
@@ -32,8 +32,6 @@ EXTENDED_USAGES = {
 Address = IPv4Address | IPv6Address
 Chain = tuple[x509.Certificate, ...]
 """A certificate, followed by the certificates that are sent after it."""
-
-_Extension = TypeVar("_Extension", bound=x509.ExtensionType)
 
 
 class NotIssued(Exception):
@@ -112,8 +110,8 @@ class CertificateTemplate:
         """Complete "the certificate ..." if it does not match; extra names are allowed."""
         try:
             subject = certificate.subject
-            extended = _extension(certificate, x509.ExtendedKeyUsage)
-            names = _extension(certificate, x509.SubjectAlternativeName)
+            extended = extension_of(certificate, x509.ExtendedKeyUsage)
+            names = extension_of(certificate, x509.SubjectAlternativeName)
         except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
             return f"is malformed: {error}"
         for kind, desired in (
@@ -200,13 +198,6 @@ def _problem(
     if utc_now(clock) >= end:
         return f"has expired already, at {end:%F %T} UTC: compare the machines' clocks"
     return template.problem(certificate)
-
-
-def _extension(certificate: x509.Certificate, kind: type[_Extension]) -> _Extension | None:
-    try:
-        return certificate.extensions.get_extension_for_class(kind).value
-    except x509.ExtensionNotFound:
-        return None
 
 
 def _listed(names: Sequence[str]) -> str:
