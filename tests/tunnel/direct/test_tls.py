@@ -6,6 +6,7 @@ The peer is OpenSSL itself, driven by the test, over a plain transport that only
 from __future__ import annotations
 
 import contextlib
+import gc
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -141,6 +142,14 @@ class DirectTLSTests(TLSContract, SynchronousTestCase):
             link.user.on["shaken"] = lambda link=link: link.lose(ConnectionDone())
             link.start()
             self.assertEqual(link.user.events, ["made", "shaken", "lost"])
+
+    def test_a_lost_connection_is_part_of_no_cycle(self) -> None:
+        """The user still has its transport, but the transport no longer has its user."""
+        for link in self.both():
+            link.start()
+            link.lose(ConnectionDone())
+            referents = gc.get_referents(link.user.transport, vars(link.user.transport))
+            self.assertNotIn(link.user, referents)
 
     def test_early_data_goes_before_what_is_written_at_the_end_of_the_handshake(self) -> None:
         """Early data is sent before data written at the end of the handshake."""

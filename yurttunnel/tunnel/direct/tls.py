@@ -28,6 +28,7 @@ from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.tunnel.direct.openssl import RECORD, TLSState, state_of
+from yurttunnel.tunnel.direct.transport import NO_PROTOCOL
 from yurttunnel.tunnel.transports import IHalfCloseableTransport
 
 HEADER = 5
@@ -125,11 +126,12 @@ class TLSTransport(Protocol):
             reason = Failure(ConnectionLost("the peer did not end TLS"))
         self._closed = True
         self._producer = None
+        protocol, self.wrappedProtocol = self.wrappedProtocol, NO_PROTOCOL
         try:
-            self.wrappedProtocol.connectionLost(self._error or reason)
+            protocol.connectionLost(self._error or reason)
         finally:
-            # The TLS state has buffers of the size of the largest chunk, and is part of a reference
-            # cycle, so it would live until the next collection of the oldest generation.
+            # The TLS state has buffers of the size of the largest chunk, and the protocol may live
+            # on, with this transport.
             self.__dict__.pop("_tls", None)
             self.__dict__.pop("_state", None)
 

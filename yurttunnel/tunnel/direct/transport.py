@@ -50,7 +50,8 @@ BUSY_ABOVE = 64 * 1024
 """The producer is paused while more bytes than this are buffered, as in Twisted's transports."""
 
 NO_PROTOCOL = Protocol()
-"""The protocol of a socket that is watched already, until its own has been built."""
+"""The protocol of a socket that is watched already, until its own has been built, and of a lost
+connection, so that a transport and its user are no reference cycle."""
 
 _NOT_NOW = frozenset({EAGAIN, ENOBUFS})
 
@@ -265,7 +266,6 @@ class SocketTransport:
             if producer is not None:
                 producer.stopProducing()
         finally:
-            # Released, because they refer to this transport.
             protocol, self.protocol = self.protocol, NO_PROTOCOL
             on_lost, self._on_lost = self._on_lost, None
             try:
