@@ -310,8 +310,11 @@ class ServerExchange(ExchangeSide):
             self._connection.body_requested()
 
     def _body_complete(self) -> None:
+        sink = self._sink
+        # The sink may refer to the exchange as its source.
+        del self._sink
         if self._state is not _ENDED:
-            self._sink.finish(self.reader.trailers)
+            sink.finish(self.reader.trailers)
 
     def wrong_length(self, error: BodyError) -> None:
         """Abort after a body whose length does not match its head."""

@@ -69,10 +69,12 @@ class CachingTests(World):
         self.addCleanup(gc.enable)
         self.get()
         self.list(pod("one"))
+        self.send_request(ONE, KUBELET, JSON, method=b"PUT", body=b"{}")
+        self.respond_json(pod("one"))
         self.settle()
         self.server.handler.exchanges.clear()
-        self.assertEqual(2, len(self.client_responses("GET", "GET")))
-        self.assertEqual([None, None], [exchange() for exchange in watched])
+        self.assertEqual(3, len(self.client_responses("GET", "GET", "PUT")))
+        self.assertEqual([None] * 3, [exchange() for exchange in watched])
 
     def test_of_others(self):
         """Responses to clients that are not cached are only forwarded."""

@@ -65,4 +65,7 @@ class RepeatableBody:
 
     def finish(self, trailers: Fields = ()) -> None:
         self._complete = True
-        self._sink.finish(trailers)
+        sink = self._sink
+        # The sink refers to this body, to have it delivered again.
+        del self._sink
+        sink.finish(trailers)
