@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+
 from tests.tunnel.sessions import SessionTestCase
 from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.wire.codes import Code
@@ -51,6 +54,21 @@ class OpeningTests(SessionTestCase):
         self.pair.pump()
         self.assertEqual(["made", "lost"], self.far_user.events)
         self.assertEqual(Code.CANCELLED, self.far_user.reasons[0].value.code)
+
+    def test_requests_without_a_stream_are_no_garbage(self):
+        """A request that is refused or cancelled is freed without the garbage collector."""
+        gc.disable()
+        self.addCleanup(gc.enable)
+        refused, cancelled = self.pair.dial(), self.pair.dial()
+        self.pair.pump()
+        requests = [weakref.ref(request) for request in self.pair.acceptor.requests]
+        self.pair.acceptor.requests[0].fail(Code.REFUSED, "nobody listens")
+        cancelled.cancel()
+        self.pair.pump()
+        self.pair.acceptor.requests.clear()
+        self.assertEqual([None, None], [request() for request in requests])
+        for opening in (refused, cancelled):
+            self.failureResultOf(opening, StreamFailed)
 
     def test_no_answer(self):
         """A dial that is not answered fails with TIMEOUT, soon after its deadline."""

@@ -400,6 +400,8 @@ class StreamRequest:
         if self._cancelled is None:
             self._session.dial_answered(code)
             self._session.wire.refuse(self._wire, code, text)
+            # It is this request, and would be a cycle.
+            del self._wire.events
             self._session.request_flush()
 
     def on_cancel(self, callback: Callable[[], object]) -> None:
@@ -410,6 +412,8 @@ class StreamRequest:
 
     def stream_closed(self, code: Code, text: str) -> None:
         """Notify the callbacks that no answer is needed any more."""
+        # As in fail().
+        del self._wire.events
         self._cancelled = (code, text)
         self._session.dial_answered(Code.CANCELLED)
         callbacks, self._on_cancel = self._on_cancel, []

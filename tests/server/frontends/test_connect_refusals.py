@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 
 from twisted.internet.error import ConnectionDone
 
@@ -52,6 +54,18 @@ class RefusalTests(ConnectTestCase):
         self.assertIn(b"HTTP/1.1 403 ", connection.sent)
         self.assertTrue(connection.sent.endswith(b"not allowed at edge-1\n"))
         self.assertIsInstance(connection.closed_with, ConnectionDone)
+
+    def test_a_refused_call_is_no_garbage(self):
+        """A request that is no CONNECT is freed without the garbage collector."""
+        gc.disable()
+        self.addCleanup(gc.enable)
+        connection = self.open(b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
+        call = weakref.ref(connection.protocol.handler)
+        self.assert_answer(connection, 405, "only CONNECT")
+        connection.receive_end()
+        connection.turns()
+        del connection.protocol
+        self.assertIsNone(call())
 
     def test_an_unknown_node(self):
         """503, with whether it was ever seen."""

@@ -150,6 +150,7 @@ class ConnectCall:
 
     def request_received(self, exchange: IExchange) -> None:
         self._exchange = exchange
+        exchange.on_end(self._exchange_ended)
         head = exchange.head
         try:
             _check_is_plain_connect(head)
@@ -159,7 +160,6 @@ class ConnectCall:
             # These texts quote unvalidated input.
             self._refuse(error.status, error.text, in_status_line=False)
             return
-        exchange.on_end(self._exchange_ended)
         call = self._call
         proposed = head.by_name.get(b"x-request-id", ())
         call.request_id = self._factory.request_ids.from_caller(proposed)
