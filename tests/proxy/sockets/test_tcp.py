@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import functools
+import gc
 import hashlib
 import os
 import select
@@ -105,6 +106,17 @@ class RelayTests(SynchronousTestCase):
         """Wait until all data is acknowledged, which TCP may delay by 40 ms."""
         ends = [end for relay in self.socket._relays for end in (relay._client, relay._server)]
         self.until(lambda: not any(_unacknowledged(end.fileno()) for end in ends))
+
+    def test_ended_relays_are_no_cycles(self) -> None:
+        """Closed ends refer neither to their relay nor to each other, so all are freed at once."""
+        client, server = self.join()
+        (relay,) = self.socket._relays
+        ends = [relay._client, relay._server]
+        client.socket.close()
+        server.socket.close()
+        self.assert_nothing_left(client, server)
+        for end in ends:
+            self.assertEqual([], [one for one in (relay, *ends) if one in gc.get_referents(end)])
 
     def test_small_messages_go_both_ways(self) -> None:
         """In both families; bytes are counted, and the picker gets the client's address."""

@@ -268,6 +268,8 @@ class _End:
             return False
         self._is_open = self._filled = False
         self._descriptors.remove(self)
+        # So that the ends and their relay are no reference cycle.
+        del self._relay, self.other
         close(self._socket)
         pipe, self._pipe = self._pipe, None
         if pipe is not None:
