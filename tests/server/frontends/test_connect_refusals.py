@@ -56,16 +56,21 @@ class RefusalTests(ConnectTestCase):
         self.assertIsInstance(connection.closed_with, ConnectionDone)
 
     def test_a_refused_call_is_no_garbage(self):
-        """A request that is no CONNECT is freed without the garbage collector."""
+        """No CONNECT, and one to an unknown node, are freed without the garbage collector."""
         gc.disable()
         self.addCleanup(gc.enable)
-        connection = self.open(b"GET / HTTP/1.1\r\nHost: server\r\n\r\n")
-        call = weakref.ref(connection.protocol.handler)
-        self.assert_answer(connection, 405, "only CONNECT")
-        connection.receive_end()
-        connection.turns()
-        del connection.protocol
-        self.assertIsNone(call())
+        for head, status, text in (
+            (b"GET / HTTP/1.1\r\nHost: server\r\n\r\n", 405, "only CONNECT"),
+            (connect("edge-9:80"), 503, "none has been"),
+        ):
+            connection = self.open()
+            call = weakref.ref(connection.protocol.handler)
+            connection.receive(head)
+            self.assert_answer(connection, status, text)
+            connection.receive_end()
+            connection.turns()
+            del connection.protocol
+            self.assertIsNone(call(), text)
 
     def test_an_unknown_node(self):
         """503, with whether it was ever seen."""

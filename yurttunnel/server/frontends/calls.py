@@ -17,7 +17,7 @@ from yurttunnel.http.errors import RequestFailed
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.failures import Failures
 from yurttunnel.server.audit import Audit, audited, unix_user
-from yurttunnel.server.registry import INodeSession, NodeNotConnected, SessionRegistry
+from yurttunnel.server.registry import INodeSession, SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
 from yurttunnel.tunnel.interfaces import IStream, StreamFailed
 from yurttunnel.tunnel.relay import LocalConnection
@@ -157,16 +157,12 @@ class Call:
         A caller without permission is rejected the same way whether the node exists or not.
         """
         dialer = self._dialer
-        missing = None
         try:
             session = dialer.registry.find(self.node)
             self.serving_node = session.node
-        except NodeNotConnected as error:
-            missing = error
-        for gate in dialer.gates:
-            gate.admit(self)
-        if missing is not None:
-            raise missing
+        finally:
+            for gate in dialer.gates:
+                gate.admit(self)
         pending = dialer.pending_dials
         if not pending.has_room_for(self._caller):
             raise StreamFailed(
