@@ -128,16 +128,36 @@ class RunTests(ReconcilerTestCase):
     def test_at_once(self):
         """An immediate trigger skips the settle time but not the spacing."""
         self.reconciler.startService()
-        self.reconciler.trigger(at_once=True)
-        self.clock.advance(SPACING)
+        self.reconciler.trigger(settle=0.0)
+        self.clock.advance(SPACING - 0.001)
         self.assertEqual(1, self.runs)
-        self.clock.advance(SETTLE)
+        self.clock.advance(0.001)
         self.assertEqual(2, self.runs)
         self.clock.advance(SPACING)
         self.reconciler.trigger()
-        self.reconciler.trigger(at_once=True)
+        self.reconciler.trigger(settle=0.0)
         self.assertEqual(2, self.runs)
         self.clock.advance(0)
+        self.assertEqual(3, self.runs)
+
+    def test_the_shortest_settle_time_counts(self):
+        """Of several triggers, before a run and during it, the shortest settle time counts."""
+        self.reconciler.startService()
+        self.clock.advance(SPACING)
+        for settle in (10 * SETTLE, 2 * SETTLE, 3 * SETTLE):
+            self.reconciler.trigger(settle=settle)
+        self.clock.advance(2 * SETTLE - 0.001)
+        self.assertEqual(1, self.runs)
+        waiting = Deferred()
+        self.result = lambda: waiting
+        self.clock.advance(0.001)
+        self.assertEqual((2, Phase.RUNNING), (self.runs, self.reconciler.phase))
+        for settle in (10 * SETTLE, 4 * SETTLE, 5 * SETTLE):
+            self.reconciler.trigger(settle=settle)
+        waiting.callback(True)
+        self.clock.pump([SPACING, 4 * SETTLE - 0.001])
+        self.assertEqual(2, self.runs)
+        self.clock.advance(0.001)
         self.assertEqual(3, self.runs)
 
     def test_burst(self):
@@ -176,7 +196,7 @@ class RunTests(ReconcilerTestCase):
         self.reconciler.startService()
         self.assertEqual(Phase.RUNNING, self.reconciler.phase)
         self.reconciler.trigger()
-        self.reconciler.trigger(at_once=True)
+        self.reconciler.trigger(settle=0.0)
         self.advance(PERIOD)
         self.assertEqual(1, self.runs)
         self.result = lambda: succeed(True)
@@ -239,7 +259,7 @@ class FailureTests(ReconcilerTestCase):
         self.result = lambda: succeed(False)
         self.reconciler.startService()
         for number in range(round(20 * MAX_SECONDS / 0.5)):
-            self.reconciler.trigger(at_once=bool(number % 2))
+            self.reconciler.trigger(settle=None if number % 2 else 0.0)
             self.advance(0.5)
         self.assertLess(self.runs, 120)
 
@@ -482,7 +502,7 @@ class AnyOrderTests(SynchronousTestCase):
 
         for event, *arguments in events:
             if event in ("trigger", "at once"):
-                reconciler.trigger(at_once=event == "at once")
+                reconciler.trigger(settle=0.0 if event == "at once" else None)
             elif event == "stop" and reconciler.running:
                 self.assertTrue(self.successResultOf(reconciler.stopService()))
             elif event == "start" and not reconciler.running:

@@ -162,4 +162,4 @@ class HubListeners(MultiService):
 
     def _try(self) -> None:
         for port in self._retrying.values():
-            port.trigger(at_once=True)
+            port.trigger(settle=0.0)

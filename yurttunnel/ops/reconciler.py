@@ -87,7 +87,8 @@ class Reconciler(Service):
         self._deadline = deadline
         self._finish = finish
         self._expected = expected
-        self._triggered = False
+        # The shortest settle time of the triggers since the last run began; without any, None.
+        self._wait: float | None = None
         self._timer: IDelayedCall | None = None
         self._under_way: Deferred[None] | None = None
         # Counts starts and triggers: a run from before the last one does not decide what is next.
@@ -112,13 +113,17 @@ class Reconciler(Service):
         stopped: Deferred[bool] = Deferred.fromCoroutine(self._end(self._under_way))
         return stopped
 
-    def trigger(self, at_once: bool = False) -> None:
-        """Schedule a run that sees the current state, as soon as delays allow; after ``settle``
-        unless ``at_once``.
+    def trigger(self, settle: float | None = None) -> None:
+        """Schedule a run that sees the current state, as soon as delays allow.
+
+        ``settle`` replaces that of the constructor; of several triggers the shortest one counts.
         """
-        self._triggered = True
-        if self.phase is Phase.IDLE or (at_once and self.phase is Phase.SETTLING):
-            self._pause(Phase.SETTLING, 0.0 if at_once else self._settle)
+        settle = self._settle if settle is None else settle
+        is_sooner = self._wait is None or settle < self._wait
+        if is_sooner:
+            self._wait = settle
+        if self.phase is Phase.IDLE or (is_sooner and self.phase is Phase.SETTLING):
+            self._pause(Phase.SETTLING, settle)
 
     def _pause(self, phase: Phase, seconds: float) -> None:
         self.phase = phase
@@ -158,14 +163,14 @@ class Reconciler(Service):
             self._forgetting = None
 
     def _rested(self) -> None:
-        if self._triggered:
-            self._pause(Phase.SETTLING, self._settle)
+        if self._wait is not None:
+            self._pause(Phase.SETTLING, self._wait)
         else:
             self._pause(Phase.IDLE, max(0.0, self._period - self._spacing))
 
     def _begin_run(self) -> None:
         self.phase = Phase.RUNNING
-        self._triggered = False
+        self._wait = None
         under_way = Deferred.fromCoroutine(self._run(self._starts))
         if not under_way.called:
             self._under_way = under_way

@@ -169,7 +169,7 @@ class SteeringManager(Service):
         elif self._closed_since is None:
             self._closed_since = self._clock.seconds()
         if self._reconciler.phase is Phase.IDLE and self._is_due():
-            self._reconciler.trigger(at_once=True)
+            self._reconciler.trigger(settle=0.0)
 
     def _is_due(self) -> bool:
         """Return whether there is something to do before the period is over."""

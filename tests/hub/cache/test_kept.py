@@ -20,6 +20,7 @@ from yurttunnel.hub.cache import clients, documents, events, store, tokens
 from yurttunnel.hub.cache.cached_list import MAX_AGE, READ_TIMEOUT
 from yurttunnel.hub.cache.clients import HOUR, MAX_IDLE_HOURS
 from yurttunnel.hub.cache.interfaces import CachedDocument, CacheFailed, Scope
+from yurttunnel.hub.cache.queue import CHANGES_SECONDS
 from yurttunnel.hub.cache.store import MAX_CONCURRENT_READS
 from yurttunnel.hub.cache.writer import BATCH_SECONDS
 
@@ -456,7 +457,7 @@ class BatchTests(CacheTestCase):
     """Changes are collected for a moment."""
 
     def test_together(self) -> None:
-        """Changes within 50 ms are one transaction."""
+        """Changes within 200 ms are one transaction, with other writes within 50 ms."""
         self.get("a")
         commits: list[str] = []
         connection = self.cache._writer._database._connection
@@ -465,7 +466,14 @@ class BatchTests(CacheTestCase):
         )
         for number in range(100):
             self.cache.upsert(PODS, POD, item(f"pod-{number}"))
+        self.clock.advance(CHANGES_SECONDS - 0.001)
         self.assertEqual([], commits)
-        self.clock.advance(BATCH_SECONDS)
+        self.clock.advance(0.001)
         self.assertEqual(["COMMIT"], commits)
+        self.cache.upsert(PODS, POD, item("pod"))
+        self.cache.store_event("/", "application/json", b"{}", "")
+        self.clock.advance(BATCH_SECONDS - 0.001)
+        self.assertEqual(["COMMIT"], commits)
+        self.clock.advance(0.001)
+        self.assertEqual(2 * ["COMMIT"], commits)
         self.assertEqual(0, self.cache.stats.queued)

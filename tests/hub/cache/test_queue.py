@@ -25,7 +25,7 @@ from yurttunnel.hub.cache.writes import (
 
 def make_queue(most: int, on_drop=lambda number: None) -> WriteQueue:
     """Create a queue with that many bytes."""
-    return WriteQueue(most, lambda: None, on_drop, lambda client: True)
+    return WriteQueue(most, lambda seconds: None, on_drop, lambda client: True)
 
 
 class BoundTests(SynchronousTestCase):

@@ -11,7 +11,7 @@ from zope.interface.verify import verifyObject
 
 from tests.hub.cache.caches import ALL, POD, PODS, item, make_cache, read_all, report_list
 from yurttunnel.hub.cache.interfaces import ICache, Scope, Stored
-from yurttunnel.hub.cache.writer import BATCH_SECONDS
+from yurttunnel.hub.cache.queue import CHANGES_SECONDS
 
 
 class CacheTestCase(SynchronousTestCase):
@@ -84,8 +84,7 @@ class ObjectTests(CacheTestCase):
         """A deferred change is written although nothing else happens."""
         self.clock.advance(1)
         self.cache.defer(PODS.client, lambda: self.cache.upsert(PODS, POD, item("a")), 100)
-        self.clock.advance(BATCH_SECONDS)
-        self.clock.advance(BATCH_SECONDS)
+        self.clock.advance(CHANGES_SECONDS)
         self.assertEqual(1, self.cache.stats.written)
 
     def test_restart(self) -> None:

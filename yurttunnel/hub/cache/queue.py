@@ -35,7 +35,12 @@ MAX_PENDING = 1_000
 """Maximum number of changes that wait for lists being parsed, which takes a tenth of a second for a
 large list."""
 
-MAX_DEFERRED = 64
+CHANGES_SECONDS = 0.2
+"""How long changes are collected, in seconds, unless something else is written or read meanwhile; a
+process that is killed may lose that much. Most are events of watches, which take half the time of
+the writer thread that they take in transactions of 0.05 s (docs/performance.md)."""
+
+MAX_DEFERRED = 32
 MAX_DEFERRED_SIZE = 128 * 1024
 """Maximum number and size in bytes of deferred calls, which take a few milliseconds together."""
 
@@ -77,7 +82,8 @@ class WriteQueue:
     Over it the oldest writes are dropped, and ``on_drop`` is called with the number of objects or
     lists. A :class:`MarkIncomplete` in their place records that their collections are incomplete
     until they are listed again. ``uses_queue(client)`` returns whether a client uses this queue; it
-    is also called in the writer thread. ``on_added`` is called when something was added.
+    is also called in the writer thread. ``on_added`` is called when something was added, with the
+    time in seconds within which it is to be written, or ``None`` for soon.
 
     ``owner_of(client)`` returns the account of a client, empty if it has no limit of its own. The
     writes of an account, except lists, may use as much memory as they leave free. Over it the
@@ -87,7 +93,7 @@ class WriteQueue:
     def __init__(
         self,
         max_size: int,
-        on_added: Callable[[], object],
+        on_added: Callable[[float | None], object],
         on_drop: Callable[[int], object],
         uses_queue: Callable[[str], bool],
         owner_of: Callable[[str], str] = lambda client: "",
@@ -145,7 +151,7 @@ class WriteQueue:
         It must not raise; ``size`` is the memory that it takes, in bytes.
         """
         if not self._deferred:
-            self._on_added()
+            self._on_added(CHANGES_SECONDS)
         self._deferred.append(call)
         self._deferred_size += size
         if len(self._deferred) >= MAX_DEFERRED or self._deferred_size >= MAX_DEFERRED_SIZE:
@@ -167,7 +173,7 @@ class WriteQueue:
         self._last_changes.clear()
         write.owner = owner
         self._append(write)
-        self._on_added()
+        self._on_added(None)
         self._charge(write, write.size)
         self._enforce_limits(owner)
 
@@ -422,7 +428,7 @@ class WriteQueue:
             last = self._last_changes[owner] = Changes()
             last.owner = owner
             self._append(last)
-            self._on_added()
+            self._on_added(CHANGES_SECONDS)
         return last
 
     def _first(self) -> Write:

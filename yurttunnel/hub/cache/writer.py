@@ -25,7 +25,8 @@ from yurttunnel.ops.threads import Jobs
 from yurttunnel.ops.timeouts import fired_within
 
 BATCH_SECONDS = 0.05
-"""How long changes are collected, in seconds; a process that is killed may lose that much."""
+"""How long writes other than changes are collected, in seconds; a process that is killed may lose
+that much."""
 
 BARRIER_SECONDS = 2.0
 """How long a read waits for earlier writes, in seconds."""
@@ -154,7 +155,7 @@ class Writer:
             return True
         if self._write_problem() is not None:
             return False
-        self._loop.trigger(at_once=True)
+        self._loop.trigger(settle=0.0)
         marks = DeferredList(map(self._barrier, queues))
         return await fired_within(self._clock, seconds, marks)
 
@@ -192,7 +193,7 @@ class Writer:
                 " responds: check the disk",
                 damage=damage,
             )
-        self._loop.trigger(at_once=True)
+        self._loop.trigger(settle=0.0)
 
     def _barrier(self, queue: WriteQueue) -> Deferred[None]:
         if queue.is_busy or self._is_open:

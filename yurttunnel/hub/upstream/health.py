@@ -184,12 +184,12 @@ class Health(MultiService):
 
     def suspect(self, server: Server) -> None:
         """Check a server now, because a request has failed or is slow."""
-        self.servers[server].trigger(at_once=True)
+        self.servers[server].trigger(settle=0.0)
 
     def suspect_all(self) -> None:
         """Check all servers now."""
         for each in self.servers.values():
-            each.trigger(at_once=True)
+            each.trigger(settle=0.0)
 
     def _changed(self, health: ServerHealth) -> None:
         server = health.server
