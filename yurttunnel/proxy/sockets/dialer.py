@@ -1,38 +1,26 @@
-"""Connecting to endpoints, by TCP or by another implementation of the interface."""
+"""Connecting to endpoints by TCP."""
 
 from __future__ import annotations
 
 import socket
 from errno import ECONNREFUSED, EINPROGRESS
 
-from zope.interface import Interface, implementer
-
 from yurttunnel.proxy.sockets.pacing import Pacing
 from yurttunnel.proxy.state.virtual_services import Endpoint
 from yurttunnel.tunnel.sockets import tune_local_socket
 
 
-class IDialer(Interface):
-    """Connects to endpoints. The results of attempts are :mod:`errno` numbers."""
-
-    def dial(endpoint: Endpoint) -> socket.socket:
-        """Return a non-blocking stream socket that has started to connect.
-
-        When it becomes writable, or fails, call :meth:`outcome`. Raises ``OSError``.
-        """
-
-    def outcome(dialed: socket.socket, endpoint: Endpoint) -> int | None:
-        """Return 0 if it is connected, the error if it failed, ``None`` while it is connecting."""
-
-
-@implementer(IDialer)
 class TcpDialer:
-    """Connects from this node to the address of the endpoint."""
+    """Connects from this node to the addresses of endpoints."""
 
     def __init__(self, pacing: Pacing) -> None:
         self._pacing = pacing
 
     def dial(self, endpoint: Endpoint) -> socket.socket:
+        """Return a non-blocking stream socket that has started to connect.
+
+        When it becomes writable, or fails, call :meth:`outcome`. Raises ``OSError``.
+        """
         family = socket.AF_INET if endpoint.address.version == 4 else socket.AF_INET6
         dialed = socket.socket(family, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         try:
@@ -46,8 +34,8 @@ class TcpDialer:
             raise
         return dialed
 
-    def outcome(self, dialed: socket.socket, endpoint: Endpoint) -> int | None:
-        """Return the state of the attempt; see :class:`IDialer`."""
+    def outcome(self, dialed: socket.socket) -> int | None:
+        """Return 0 if it is connected, the error if it failed, ``None`` while it is connecting."""
         try:
             peer = dialed.getpeername()
         except OSError:

@@ -148,17 +148,16 @@ class Dialing:
         server, endpoint = self._server, self._endpoint
         if server is None or endpoint is None:
             return
-        error_number = self._owner.dialer.outcome(server, endpoint)
+        error_number = self._owner.dialer.outcome(server)
         if error_number == 0:
             self._connected(server, endpoint)
         elif error_number is not None:
             self._refused(os.strerror(error_number))
 
     def _attempt_failed(self, reason: Failure) -> None:
-        server, endpoint = self._server, self._endpoint
-        if server is None or endpoint is None:
+        if self._server is None:
             return
-        error_number = self._owner.dialer.outcome(server, endpoint)
+        error_number = self._owner.dialer.outcome(self._server)
         if error_number:
             self._refused(os.strerror(error_number))
         else:
@@ -182,7 +181,7 @@ class Dialing:
             return self._out_of_resources(endpoint, error)
         self._server, self._endpoint = server, endpoint
         # Endpoints on this machine are connected by now; others usually are not.
-        error_number = owner.dialer.outcome(server, endpoint)
+        error_number = owner.dialer.outcome(server)
         if error_number == 0:
             self._connected(server, endpoint)
             return True
@@ -276,10 +275,7 @@ class Dialing:
             self._try_endpoints()
 
     def _is_connected(self) -> bool:
-        server, endpoint = self._server, self._endpoint
-        if server is None or endpoint is None:
-            return False
-        return self._owner.dialer.outcome(server, endpoint) == 0
+        return self._server is not None and self._owner.dialer.outcome(self._server) == 0
 
     def _give_up_after_failure(self) -> None:
         self._give_up(f"no endpoint accepts a connection, the last failure: {self._last_failure}")

@@ -15,7 +15,7 @@ from zope.interface import implementer
 from yurttunnel.http.shared_limit import SharedLimit
 from yurttunnel.ops.log import RateLimitedLog
 from yurttunnel.proxy.interfaces import IEndpointPicker, IProxySocket, IProxySockets, SocketStats
-from yurttunnel.proxy.sockets.dialer import IDialer, TcpDialer
+from yurttunnel.proxy.sockets.dialer import TcpDialer
 from yurttunnel.proxy.sockets.dialing import Dialing
 from yurttunnel.proxy.sockets.half_closed import MAX_ENDED_PER_TURN, HalfClosed
 from yurttunnel.proxy.sockets.listener import Listener
@@ -53,7 +53,7 @@ class TcpProxySockets:
     relay: RelayContext
     ports: PortAllocator
     connections: SharedLimit
-    dialer: IDialer
+    dialer: TcpDialer
     max_per_service: int = MAX_PER_SERVICE
     max_dialing: int = MAX_DIALING
 
