@@ -42,6 +42,12 @@ def timestamp(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
+def millisecond_time(seconds: float) -> str:
+    """Format a time, in seconds since 1970, for a line of a log, as RFC 3339."""
+    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 def micro_time(seconds: float) -> str:
     """Format a time, in seconds since 1970, as ``metav1.MicroTime``."""
     moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)

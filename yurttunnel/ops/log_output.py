@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import json
 import math
 import os
@@ -23,6 +22,7 @@ from twisted.logger import (
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.clocks import millisecond_time
 from yurttunnel.ops.log_file import LogFile
 from yurttunnel.ops.log_flood_limit import FloodLimit
 from yurttunnel.ops.log_levels import PREFORMATTED, LogLevelFilter
@@ -70,8 +70,9 @@ def json_line(event: LogEvent) -> str | None:
     message, failure = formatEvent(event), event.get("log_failure")
     if not message and failure is None:
         return None
+    seconds = event.get("log_time")
     line: dict[str, object] = {
-        "time": _iso_time(event),
+        "time": None if seconds is None else millisecond_time(seconds),
         "level": getattr(event.get("log_level"), "name", "info"),
         "namespace": event.get("log_namespace", "-"),
         "message": message,
@@ -171,14 +172,6 @@ def _time_in_text(when: float | None) -> str:
 def _second_in_text(when: int) -> str:
     """Format a second; cached because most lines share the second of the line before."""
     return formatTime(when)
-
-
-def _iso_time(event: LogEvent) -> str | None:
-    seconds = event.get("log_time")
-    if seconds is None:
-        return None
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _is_simple(value: object) -> bool:

@@ -7,7 +7,6 @@ which contains commands.
 
 from __future__ import annotations
 
-import datetime
 import socket
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from twisted.internet.interfaces import IProtocol, IReactorTime
 from twisted.python.failure import Failure
 
 from yurttunnel.http.connection import is_secure
-from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.clocks import millisecond_time, time_of_day
 from yurttunnel.ops.unix_peers import peer_credentials, user_id_behind
 from yurttunnel.pki.contexts import peer_certificate
 from yurttunnel.server.audit_log import Value, format_line
@@ -105,7 +104,7 @@ class AuditEntry:
         peer = self._peer or Peer("", "", "")
         clock = self._audit.clock
         record: dict[str, Value] = {
-            "time": _iso(time_of_day(clock)),
+            "time": millisecond_time(time_of_day(clock)),
             "kind": self._kind,
             "request_id": self.request_id,
             "who": peer.name,
@@ -123,11 +122,6 @@ class AuditEntry:
             "duration": round(clock.seconds() - self._began, 3),
         }
         self._audit.write(format_line(record))
-
-
-def _iso(seconds: float) -> str:
-    moment = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 @dataclass(frozen=True, slots=True)
