@@ -7,12 +7,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import Mock
 
 from twisted.internet.error import ReactorNotRunning
 from twisted.trial.unittest import SynchronousTestCase
 
 from tests.logged import Logged
-from yurttunnel.ops.shutdown import STATUS, ignore_repeated_stops, stop_on_sighup
+from yurttunnel.ops.shutdown import (
+    STATUS,
+    ignore_repeated_stops,
+    stop_on_early_signals,
+    stop_on_sighup,
+)
 
 _PROGRAM = """
 import atexit, sys
@@ -131,6 +137,24 @@ class SighupTests(SynchronousTestCase):
         self.usual = signal.SIG_IGN
         stop_on_sighup(Reactor(), self.fail)
         self.assertEqual({}, self.handlers)
+
+
+class EarlySignalTests(SynchronousTestCase):
+    """:func:`stop_on_early_signals`."""
+
+    def test_handlers(self) -> None:
+        """SIGTERM and SIGINT are the reactor's; an ignored SIGINT stays ignored."""
+        reactor = Mock()
+        handlers: dict[int, Any] = {}
+        self.patch(signal, "signal", handlers.__setitem__)
+        for former, left in ((signal.SIG_DFL, reactor.sigInt), (signal.SIG_IGN, None)):
+            handlers.clear()
+            self.patch(signal, "getsignal", Mock(return_value=former))
+            stop_on_early_signals(reactor)
+            self.assertEqual(
+                (reactor.sigTerm, left),
+                (handlers[signal.SIGTERM], handlers.get(signal.SIGINT)),
+            )
 
 
 class IgnoreRepeatedStopsTests(SynchronousTestCase):

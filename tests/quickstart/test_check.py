@@ -29,23 +29,26 @@ class MainTests(SynchronousTestCase):
 
     def setUp(self):
         """Replace the cluster's configuration and stdout."""
-        self.patch(check.config, "load_kube_config", lambda path: None)
+        self.patch(check.config, "load_kube_config", lambda path, **options: None)
         self.output = io.StringIO()
         self.patch(sys, "stdout", self.output)
 
     def test_as_a_program(self):
-        """Run as a program, the check uses its arguments and exits quietly on SIGPIPE."""
-        signals, handlers = [], []
+        """Run as a program, the check uses its arguments, leaves keys only beside the kubeconfig,
+        and exits quietly on SIGPIPE and, by the quickstart, on SIGINT."""
+        signals, loads = [], []
         self.patch(signal, "signal", lambda *handled: signals.append(handled))
-        self.patch(sys, "argv", ["check", "kubeconfig", *WHERE])
-        self.patch(config, "load_kube_config", handlers.append)
+        self.patch(sys, "argv", ["check", "state/kubeconfig", *WHERE])
+        self.patch(config, "load_kube_config", lambda *path, **where: loads.append((path, where)))
         self.patch(client, "CoreV1Api", lambda connections: 1 / 0)
         with warnings.catch_warnings():
             # The test has imported the module before.
             warnings.simplefilter("ignore", RuntimeWarning)
             self.assertRaises(ZeroDivisionError, runpy.run_module, check.__name__, None, "__main__")
-        self.assertEqual(["kubeconfig"], handlers)
-        self.assertEqual([(signal.SIGPIPE, signal.SIG_DFL)], signals)
+        self.assertEqual([(("state/kubeconfig",), {"temp_file_path": "state"})], loads)
+        self.assertEqual(
+            [(signal.SIGPIPE, signal.SIG_DFL), (signal.SIGINT, signal.SIG_IGN)], signals
+        )
 
     def run_steps(self, *steps):
         """Run the steps; return the exit status."""
@@ -341,7 +344,7 @@ class FaultyClusterTests(SynchronousTestCase):
         """Run the check against a cluster in memory, without waiting."""
         self.now = 0.0
         self.edge = Edge()
-        self.patch(check.config, "load_kube_config", lambda path: None)
+        self.patch(check.config, "load_kube_config", lambda path, **options: None)
         self.patch(check.client, "CoreV1Api", lambda connections: self.edge)
         self.patch(check.client, "DiscoveryV1Api", lambda connections: self.edge)
         self.patch(called_service, "service_states", self.edge.service_states)

@@ -155,3 +155,20 @@ class CommandTests(SynchronousTestCase):
             self.assertIn(name, ended.stderr)
             self.assertIn("pip install 'yurttunnel[quickstart]'", ended.stderr)
             self.assertNotIn("Traceback", ended.stderr)
+
+    def test_signals_of_a_start(self):
+        """While the parts are built, a signal to stop waits for the reactor, which cleans up."""
+        code = (
+            "import signal\n"
+            "from yurttunnel.quickstart import command, composition\n"
+            "composition.build = lambda *built: [\n"
+            "    signal.getsignal(number).__name__ for number in (signal.SIGINT, signal.SIGTERM)\n"
+            "]\n"
+            "options = command.Options()\n"
+            "options.parseOptions([])\n"
+            "print(*command.makeService(options))"
+        )
+        built = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, timeout=60
+        )
+        self.assertEqual(("sigInt sigTerm\n", ""), (built.stdout, built.stderr))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import io
 import os
@@ -146,6 +147,18 @@ class GuideTests(SynchronousTestCase):
         self.patch(sys, "__stdout__", None)
         self.start(CheckRun(("config", "hub"), self.handlers))
         self.assertEqual([(sys.executable, {0: "w", 1: 2, 2: 2, 3: "r"})], self.reactor.programs)
+
+    def test_check_cannot_start(self):
+        """A process for the check that cannot be started ends the quickstart with the reason."""
+
+        def spawn(*arguments, **options):
+            raise OSError(errno.EMFILE, "Too many open files")
+
+        self.problem = None
+        self.patch(self.reactor, "spawnProcess", spawn)
+        self.start(CheckRun(("config", "hub"), self.handlers))
+        reason = "the check cannot be started: Too many open files"
+        self.assertEqual([f"yurttunnel-quickstart: {reason}"], self.ends)
 
     def test_check_fails(self):
         """A failed check ends the process with an error."""

@@ -63,6 +63,16 @@ def stop_on_sighup(reactor: Any, stop: Callable[[], object]) -> None:
         signal.signal(signal.SIGHUP, received)
 
 
+def stop_on_early_signals(reactor: Any) -> None:
+    """Have SIGTERM, and SIGINT unless it is ignored, stop ``reactor`` as soon as it runs.
+
+    Before it runs, they kill the process by default, which leaves its files behind.
+    """
+    signal.signal(signal.SIGTERM, reactor.sigTerm)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, reactor.sigInt)
+
+
 def ignore_repeated_stops(reactor: Any) -> None:
     """Make ``reactor`` only log a further request to stop while it is stopping.
 

@@ -318,7 +318,8 @@ def main(kubeconfig: str, hub: str, proxy: str, services: str) -> int:
 
     ``services`` is where Services are called: ``addresses`` or, without rules, ``ports``.
     """
-    config.load_kube_config(kubeconfig)
+    # The client writes the keys to files, which it does not remove if this process is killed.
+    config.load_kube_config(kubeconfig, temp_file_path=os.path.dirname(kubeconfig))
     with client.ApiClient() as connections, client.ApiClient(_without_credentials(hub)) as node:
         # These requests are the node's.
         node.user_agent = "kubelet/check"
@@ -356,4 +357,6 @@ def _try_all(steps: list[tuple[str, Callable[[], str]]]) -> int:
 if __name__ == "__main__":
     # If the reader of the output ends, as head(1), SIGPIPE ends this process silently.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    # Ctrl-C reaches the quickstart, too, which ends this process.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sys.exit(main(*sys.argv[1:]))

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import signal
 from importlib.util import find_spec
 
 from twisted.application.service import IService
 
-from yurttunnel.ops.shutdown import ignore_repeated_stops
+from yurttunnel.ops.shutdown import ignore_repeated_stops, stop_on_early_signals
 from yurttunnel.ops.startup import raise_open_files_limit
 from yurttunnel.pki.directory import StateError
 from yurttunnel.quickstart.options import Options
@@ -34,9 +33,9 @@ def makeService(options: Options) -> IService:
 
     ignore_repeated_stops(reactor)
     raise_open_files_limit()
+    # From now on there is a temporary directory to remove.
+    stop_on_early_signals(reactor)
     try:
         return build(with_transports(reactor, "direct"), options.settings)
     except StateError as error:
         raise SystemExit(f"--state-dir: {error}") from None
-    except KeyboardInterrupt:
-        raise SystemExit(128 + signal.SIGINT) from None

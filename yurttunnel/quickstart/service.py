@@ -194,7 +194,10 @@ async def _run_check(reactor: IReactor, run: CheckRun) -> int | None:
     # Without standard output (``>&-``) its number may belong to another file of this process.
     output = 2 if sys.__stdout__ is None else 1
     descriptors: dict[int, int | str] = {0: "w", 1: output, 2: 2, check_requests.DESCRIPTOR: "r"}
-    reactor.spawnProcess(check, command[0], command, env=None, childFDs=descriptors)
+    try:
+        reactor.spawnProcess(check, command[0], command, env=None, childFDs=descriptors)
+    except OSError as error:
+        raise _Failed(f"the check cannot be started: {error.strerror}") from None
     timer = reactor.callLater(CHECK_SECONDS, check.kill)
     try:
         status = await check.ended
