@@ -13,11 +13,11 @@ from yurttunnel.http.authority import Address
 
 _PROC = Path("/proc/net")
 
-_DOCUMENTATION_ADDRESSES: tuple[Address, ...] = (
-    IPv4Address("192.0.2.1"),
-    IPv6Address("2001:db8::1"),
-)
-"""Addresses for documentation, which no machine has: TEST-NET-1 of RFC 5737, and RFC 3849."""
+DOCUMENTATION_ADDRESSES: dict[int, Address] = {
+    4: IPv4Address("192.0.2.1"),
+    6: IPv6Address("2001:db8::1"),
+}
+"""By version of IP, an address for documentation, which no machine has (RFC 5737, RFC 3849)."""
 
 _MAX_LISTED = 6
 """The maximum number of addresses in a message."""
@@ -65,7 +65,7 @@ def source_address(destination: Address | None = None) -> Address | None:
 
     The kernel is asked, and nothing is sent. Without ``destination`` the default route counts.
     """
-    for other in _DOCUMENTATION_ADDRESSES if destination is None else (destination,):
+    for other in DOCUMENTATION_ADDRESSES.values() if destination is None else (destination,):
         family = socket.AF_INET if other.version == 4 else socket.AF_INET6
         with contextlib.suppress(OSError), socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((str(other), _DISCARD))

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from ipaddress import ip_address, ip_network
+from ipaddress import ip_network
 
 from twisted.internet.interfaces import IReactorTime
 
+from yurttunnel.ops.own_addresses import DOCUMENTATION_ADDRESSES
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.connections import check as check_connections
 from yurttunnel.proxy.kernel.detection_rules import LOG_GROUP, SNAPLEN
@@ -26,9 +27,6 @@ from yurttunnel.proxy.state.virtual_services import (
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.programs import IPrograms
 
-_ADDRESSES = {4: "192.0.2.1", 6: "2001:db8::1"}
-"""Addresses for documentation, which no machine has (RFC 5737, RFC 3849)."""
-
 
 async def kernel_mode_available(
     clock: IReactorTime, programs: IPrograms, version: int
@@ -42,7 +40,7 @@ async def kernel_mode_available(
     tables = Tables(
         (version,),
         KernelParts(Masquerade(), lambda *_: False, lambda *_: False),
-        {version: ip_address(_ADDRESSES[version])}.get,
+        DOCUMENTATION_ADDRESSES.get,
         Networks(),
         common,
     )
@@ -58,7 +56,7 @@ async def kernel_mode_available(
 
 def _example(version: int) -> ProxiedService:
     """Return a service that uses all features of the kernel that are needed."""
-    address = ip_address(_ADDRESSES[version])
+    address = DOCUMENTATION_ADDRESSES[version]
     key = Key(ServicePortName("example", "example", ""), version, Protocol.TCP, Scope.ALL)
     portals = (
         Portal(PortalKind.CLUSTER_IP, address, 80),
