@@ -27,6 +27,7 @@ from yurttunnel.cluster.nodes import Nodes
 from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import CONFIG_MAPS, NODES
+from yurttunnel.ops.programs import CompletedProgram, IPrograms, Programs, child_cpu_seconds
 from yurttunnel.steering.desired_state import Listeners, SteeringSettings
 from yurttunnel.steering.firewall.tunnel import find_firewalls, remove_leftovers_elsewhere
 from yurttunnel.steering.interception import Match, Target
@@ -36,7 +37,6 @@ from yurttunnel.steering.netlink.address_sets import AddressSets
 from yurttunnel.steering.netlink.flows import Flows
 from yurttunnel.steering.netlink.worker import KernelWorker
 from yurttunnel.steering.probe_schedule import MIN_PAUSE
-from yurttunnel.steering.programs import CompletedProgram, IPrograms, Programs, child_cpu_seconds
 
 FIRST_EDGE, FIRST_CLOUD = IPv4Address("10.64.0.1"), IPv4Address("10.32.0.1")
 SECURE_PORT, INSECURE_PORT = 10263, 10264

@@ -26,6 +26,8 @@ from yurttunnel.hub.forwarding import caching, forwarding, responses, token_revi
 from yurttunnel.hub.offline import backpressure, writes
 from yurttunnel.hub.request import callers, parsing, requests
 from yurttunnel.hub.upstream import connections
+from yurttunnel.ops.programs import MAX_OUTPUT
+from yurttunnel.ops.programs import PROGRAM_TIMEOUT as PROGRAM_SECONDS
 from yurttunnel.proxy import health, page, proxier
 from yurttunnel.proxy.balancing import ejections, picker
 from yurttunnel.proxy.kernel import detection_rules, failure_detector, prober
@@ -50,8 +52,6 @@ from yurttunnel.steering.desired_state import MAX_ADDRESSES_PER_NODE
 from yurttunnel.steering.dns.records import MAX_BYTES
 from yurttunnel.steering.manager import CHECK_SECONDS, SYNC_BURST, SYNC_SPACING
 from yurttunnel.steering.netlink import ipsets, sock_diag, worker
-from yurttunnel.steering.programs import MAX_OUTPUT
-from yurttunnel.steering.programs import PROGRAM_TIMEOUT as PROGRAM_SECONDS
 
 LIMITS = REPOSITORY / "docs" / "limits.md"
 STEERING = REPOSITORY / "docs" / "steering.md"

@@ -38,6 +38,10 @@ class Process:
         self.exited = False
         self.has_input = True
 
+    def write(self, data):
+        """Accept no input."""
+        assert not data
+
     def closeStdin(self):
         """Close its standard input."""
         self.has_input = False
@@ -75,11 +79,11 @@ class Reactor(MemoryReactorClock):
         self.processes = []
         self.full = False
 
-    def spawnProcess(self, protocol, command, arguments=(), env=None):
+    def spawn(self, reactor, protocol, command, arguments, environment):
         """Record a process, unless no descriptor is left."""
         if self.full:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        process = Process(protocol, command, arguments, env)
+        process = Process(protocol, command, arguments, environment)
         self.processes.append(process)
         protocol.makeConnection(process)
 
@@ -92,7 +96,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.reactor = Reactor()
         self.reactor.advance(1_750_000_000)
         self.plugin = Plugin("sh", ("-c", "x"), {"X": "y"}, hint="install it")
-        self.source = ExecCredentials(self.plugin)
+        self.source = ExecCredentials(self.plugin, self.reactor.spawn)
 
     def tearDown(self):
         """Assert that nothing is left."""
@@ -147,7 +151,9 @@ class ExecCredentialsTests(SynchronousTestCase):
 
     def test_cluster(self):
         """The program gets the cluster's description if configured."""
-        self.source = ExecCredentials(Plugin("sh", cluster={"server": "https://x"}))
+        self.source = ExecCredentials(
+            Plugin("sh", cluster={"server": "https://x"}), self.reactor.spawn
+        )
         asked = self.current()
         info = json.loads(self.process.environment["KUBERNETES_EXEC_INFO"])
         self.assertEqual({"server": "https://x"}, info["spec"]["cluster"])
@@ -261,7 +267,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         asked = client.get(NODES, "n1")
         self.reactor.advance(CALL_SECONDS - 1)
         text = str(self.failureResultOf(asked, ApiUnreachable).value)
-        self.assertIn("the credential plugin sh: it took longer", text)
+        self.assertIn("the credential plugin failed: sh was killed: it took longer", text)
         self.successResultOf(client.close())
 
     def test_failure(self):
@@ -269,7 +275,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         asked = self.current()
         self.end(b"", ProcessTerminated(exitCode=3), b"x" * 1000 + b"no\nlogin")
         text = self.unavailable(asked)
-        for part in ("plugin sh", "exit code 3", "no login", "install it"):
+        for part in ("plugin failed: sh exited with status 3", "no login", "install it"):
             self.assertIn(part, text)
         self.assertLess(len(text), 500)
 
@@ -277,7 +283,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         """A missing program is reported."""
         self.source = ExecCredentials(Plugin("no-such-program-here", hint="install it"))
         text = self.unavailable(self.current())
-        self.assertIn("no-such-program-here: it is not installed", text)
+        self.assertIn("plugin failed: no-such-program-here is not installed", text)
         self.assertIn("install it", text)
         self.unavailable(self.current())
 
@@ -286,7 +292,7 @@ class ExecCredentialsTests(SynchronousTestCase):
         self.reactor.full = True
         for _ in range(2):
             text = self.unavailable(self.current())
-            self.assertIn("plugin sh: it cannot be started: ", text)
+            self.assertIn("plugin failed: sh cannot be started: ", text)
             self.assertIn("Too many open files; install it", text)
         self.reactor.full = False
         asked = self.current()
@@ -297,7 +303,7 @@ class ExecCredentialsTests(SynchronousTestCase):
     def test_command_that_cannot_be(self):
         """An argument with a NUL is reported, too."""
         asked = ExecCredentials(Plugin("sh", ("a\0b",))).current(reactor)
-        self.assertIn("it cannot be started: embedded null byte", self.unavailable(asked))
+        self.assertIn("sh cannot be started: embedded null byte", self.unavailable(asked))
 
     def test_too_much(self):
         """A program with endless output is killed."""

@@ -25,9 +25,9 @@ from yurttunnel.server.frontends.connect import ConnectFactory
 from yurttunnel.server.frontends.forward import ForwardFactory, parse_forward
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.steering.original_destination import SocketAddress
 from yurttunnel.wire.codes import Code
 
 BEGAN = 1_769_860_800.0

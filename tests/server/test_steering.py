@@ -14,10 +14,10 @@ from yurttunnel.cluster.proxy_ports import ProxyPorts
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES, SERVICES
 from yurttunnel.server.frontends.kubelet.destination import Destination
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.options import Options
 from yurttunnel.server.process import ServerProcess
 from yurttunnel.server.steering import ClusterSteering
+from yurttunnel.steering.original_destination import SocketAddress
 
 CLUSTER_ADDRESS = "10.96.0.7"
 

@@ -5,20 +5,17 @@ from __future__ import annotations
 import datetime
 import json
 import os
-import shutil
-import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from twisted.internet.defer import Deferred, succeed
-from twisted.internet.error import ProcessDone, ProcessExitedAlready
-from twisted.internet.protocol import ProcessProtocol
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
 from yurttunnel.kube.credentials import Credentials, CredentialsUnavailable, ICredentialsSource
 from yurttunnel.ops.clocks import time_of_day
+from yurttunnel.ops.programs import CompletedProgram, ProgramFailed, Programs, Spawn, spawn
 from yurttunnel.tunnel.reactor import IReactor
 
 PLUGIN_SECONDS = 25.0
@@ -32,6 +29,7 @@ _EXPIRY_MARGIN = 60.0
 """Seconds before expiry at which credentials are renewed, since clocks may differ."""
 
 _MAX_ERROR = 300
+"""The maximum number of characters of the program's standard error in an error."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +48,9 @@ class Plugin:
 class ExecCredentials:
     """Runs ``plugin`` if there are no credentials, or they have expired or were rejected."""
 
-    def __init__(self, plugin: Plugin) -> None:
+    def __init__(self, plugin: Plugin, spawn: Spawn = spawn) -> None:
         self._plugin = plugin
+        self._spawn = spawn
         self._known: Credentials | None = None
         self._expires: float | None = None
         self._running: Deferred[None] | None = None
@@ -66,8 +65,14 @@ class ExecCredentials:
         waiting: Deferred[Credentials] = Deferred(self._stop_waiting)
         self._waiting.append(waiting)
         if self._running is None:
-            run = _Run(reactor, self._plugin)
-            running = run.ended.addCallbacks(self._succeeded, self._failed)
+            plugin = self._plugin
+            run = Programs(reactor, self._spawn).run(
+                [plugin.command, *plugin.arguments],
+                seconds=PLUGIN_SECONDS,
+                max_output=MAX_OUTPUT,
+                environment=_environment(plugin),
+            )
+            running = run.addCallback(self._exited).addErrback(self._failed)
             # The run may have failed at once.
             self._running = None if running.called else running
         return waiting
@@ -83,17 +88,19 @@ class ExecCredentials:
         if not self._waiting and self._running is not None:
             self._running.cancel()
 
-    def _succeeded(self, output: bytes) -> None:
-        try:
-            known, self._expires = _parse_output(self._plugin, output)
-        except CredentialsUnavailable:
-            self._failed(Failure())
-            return
-        self._known = known
+    def _exited(self, program: CompletedProgram) -> None:
+        plugin = self._plugin
+        if program.status != 0:
+            problem = f"{plugin.command} exited with status {program.status}"
+            raise _unavailable(plugin, problem, program.errors)
+        self._known, self._expires = _parse_output(plugin, program.output)
         for each in self._ended():
-            each.callback(known)
+            each.callback(self._known)
 
     def _failed(self, failure: Failure) -> None:
+        error = failure.value
+        if isinstance(error, ProgramFailed):
+            failure = Failure(_unavailable(self._plugin, str(error), error.errors))
         for each in self._ended():
             each.errback(failure)
 
@@ -103,81 +110,19 @@ class ExecCredentials:
         return waiting
 
 
-class _Run(ProcessProtocol):
-    """One run of a program; ``ended`` fires with its output."""
+def _environment(plugin: Plugin) -> Mapping[str, str]:
+    spec: dict[str, Any] = {"interactive": False}
+    if plugin.cluster is not None:
+        spec["cluster"] = plugin.cluster
+    info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
+    return {**os.environ, **plugin.environment, "KUBERNETES_EXEC_INFO": json.dumps(info)}
 
-    def __init__(self, reactor: IReactor, plugin: Plugin) -> None:
-        self._plugin = plugin
-        self._output = bytearray()
-        self._errors = bytearray()
-        self._problem = ""
-        self.ended: Deferred[bytes] = Deferred(lambda _: self._kill("nobody waits for it"))
-        spec: dict[str, Any] = {"interactive": False}
-        if plugin.cluster is not None:
-            spec["cluster"] = plugin.cluster
-        info = {"apiVersion": plugin.api_version, "kind": "ExecCredential", "spec": spec}
-        environment = {**os.environ, **plugin.environment, "KUBERNETES_EXEC_INFO": json.dumps(info)}
-        self._deadline = reactor.callLater(
-            PLUGIN_SECONDS, self._kill, f"it took longer than {PLUGIN_SECONDS:.0f} s"
-        )
-        try:
-            program = shutil.which(plugin.command, path=environment.get("PATH"))
-            if program is None:
-                self._end("it is not installed, or cannot be run")
-                return
-            arguments = [plugin.command, *plugin.arguments]
-            reactor.spawnProcess(self, program, arguments, env=environment)
-        except (OSError, ValueError) as error:
-            # No descriptor, process or memory is left, or an argument contains a NUL.
-            self._end(f"it cannot be started: {error}")
 
-    def connectionMade(self) -> None:
-        """Close its standard input, so that a password prompt sees the end of the file."""
-        assert self.transport is not None  # it has just been set
-        self.transport.closeStdin()
-
-    def outReceived(self, data: bytes) -> None:
-        self._output += data
-        if len(self._output) > MAX_OUTPUT:
-            self._output.clear()
-            self._kill(f"it wrote more than {MAX_OUTPUT} bytes")
-
-    def errReceived(self, data: bytes) -> None:
-        """Keep the last part of its standard error."""
-        self._errors = (self._errors + data)[-_MAX_ERROR:]
-
-    def processEnded(self, reason: Failure) -> None:
-        """Fire with the output, if the program succeeded."""
-        if not self._problem and reason.check(ProcessDone) is None:
-            self._problem = str(reason.value)
-        self._end(self._problem)
-
-    def _kill(self, problem: str) -> None:
-        self._problem = self._problem or problem
-        if self.transport is not None:
-            try:
-                self.transport.signalProcess(signal.SIGKILL)
-            except ProcessExitedAlready:
-                # The program has exited, perhaps except for its children.
-                pass
-            # Children that inherited its outputs would delay the notification of its exit.
-            self.transport.loseConnection()
-            self._end(self._problem)
-
-    def _end(self, problem: str) -> None:
-        if self._deadline.active():
-            self._deadline.cancel()
-        if self.ended.called:
-            return
-        if not problem:
-            self.ended.callback(bytes(self._output))
-            return
-        message = " ".join(self._errors.decode("utf-8", "replace").split())
-        hint = " ".join(self._plugin.hint.split())
-        details = "; ".join(filter(None, (problem, message, hint)))
-        self.ended.errback(
-            CredentialsUnavailable(f"the credential plugin {self._plugin.command}: {details}")
-        )
+def _unavailable(plugin: Plugin, problem: str, errors: str) -> CredentialsUnavailable:
+    written = " ".join(errors.split())[-_MAX_ERROR:]
+    hint = " ".join(plugin.hint.split())
+    details = "; ".join(filter(None, (problem, written, hint)))
+    return CredentialsUnavailable(f"the credential plugin failed: {details}")
 
 
 def _parse_output(plugin: Plugin, output: bytes) -> tuple[Credentials, float | None]:

@@ -40,13 +40,13 @@ def _cleanup(reactor: IReactor) -> IService:
     """Remove what service proxies have left in this machine's firewall, and exit."""
     # The modules for the kernel take time and memory to import.
     from yurttunnel.ops.cleanup_task import CleanupTask
+    from yurttunnel.ops.programs import Programs
     from yurttunnel.ops.slices import gather
     from yurttunnel.proxy.host_address import host_address
     from yurttunnel.proxy.rules.choice import remove_everything
     from yurttunnel.proxy.rules.iptables.rules import IptablesRules
     from yurttunnel.proxy.rules.nftables.rules import Nftables
     from yurttunnel.steering.failures import SteeringFailed
-    from yurttunnel.steering.programs import Programs
 
     programs = Programs(reactor)
     rules = (

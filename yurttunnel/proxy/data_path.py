@@ -10,6 +10,7 @@ from ipaddress import ip_address
 from twisted.application.service import IService
 from twisted.logger import Logger
 
+from yurttunnel.ops.programs import IPrograms, Programs
 from yurttunnel.ops.services import CloseOnStop
 from yurttunnel.proxy.conntrack import Conntrack
 from yurttunnel.proxy.host_address import host_address, no_address
@@ -43,7 +44,6 @@ from yurttunnel.proxy.unnumbered_links import address_for_all
 from yurttunnel.steering.firewall.detection import has_family
 from yurttunnel.steering.netlink.connection_tracking import ConnectionTracking
 from yurttunnel.steering.netlink.worker import Run
-from yurttunnel.steering.programs import IPrograms, Programs
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.reactor import IReactor
 

@@ -47,11 +47,11 @@ def _cleanup(reactor: IReactor) -> IService:
     """Remove the firewall rules that servers have left on this machine, and exit."""
     # Imported late, because these modules take time and memory.
     from yurttunnel.ops.cleanup_task import CleanupTask
+    from yurttunnel.ops.programs import Programs
     from yurttunnel.steering.failures import SteeringFailed
     from yurttunnel.steering.firewall.tunnel import remove_everything
     from yurttunnel.steering.netlink.address_sets import AddressSets
     from yurttunnel.steering.netlink.worker import KernelWorker
-    from yurttunnel.steering.programs import Programs
 
     sets = AddressSets(KernelWorker(reactor).run, reactor)
     return CleanupTask(

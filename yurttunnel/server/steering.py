@@ -118,12 +118,12 @@ class ClusterSteering:
         if not self._flags.iptables:
             return None
         # Imported late, because these modules take time and memory.
+        from yurttunnel.ops.programs import Programs, child_cpu_seconds
         from yurttunnel.steering.firewall.tunnel import find_firewalls, remove_leftovers_elsewhere
         from yurttunnel.steering.manager import SteeringManager
         from yurttunnel.steering.netlink.address_sets import AddressSets
         from yurttunnel.steering.netlink.flows import Flows
         from yurttunnel.steering.netlink.worker import KernelWorker
-        from yurttunnel.steering.programs import Programs, child_cpu_seconds
 
         programs = Programs(self._reactor)
         # The firewall backend that has our rules, by IP version.

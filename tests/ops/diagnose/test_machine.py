@@ -73,6 +73,6 @@ class MachineTests(SynchronousTestCase):
 
     def test_missing_program(self):
         """A program that is not installed is reported."""
-        self.patch(machine, "_SYSTEM_PATH", "")
+        self.patch(machine, "SYSTEM_PATH", "")
         self.patch(os, "environ", {"PATH": ""})
         self.assertIn("it is not installed", firewall_part(lambda text: []).text)

@@ -26,6 +26,7 @@ from tests.proxy.kernel.lab import (
     hang_up,
 )
 from tests.proxy.services import key, service
+from yurttunnel.ops.programs import Programs
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.mode import KernelMode
 from yurttunnel.proxy.kernel.parts import Masquerade
@@ -34,7 +35,6 @@ from yurttunnel.proxy.rules.nftables.table import FAMILIES
 from yurttunnel.proxy.rules.nftables.tables import Networks
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol, Scope
 from yurttunnel.steering.netlink.worker import KernelWorker
-from yurttunnel.steering.programs import Programs
 
 HOSTS = {version: ip_address(text) for version, text in NODE.items()}
 FAMILY = {4: socket.AF_INET, 6: socket.AF_INET6}

@@ -25,6 +25,7 @@ from tests.proxy.kernel.lab import (
 )
 from tests.proxy.kernel.support import FAMILY, HOSTS, KernelTestCase, most_retransmissions
 from tests.waiting import until
+from yurttunnel.ops.programs import Programs
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
 from yurttunnel.proxy.kernel.parts import Masquerade
@@ -39,7 +40,6 @@ from yurttunnel.proxy.state.virtual_services import (
     Scope,
 )
 from yurttunnel.steering.netlink.worker import KernelWorker
-from yurttunnel.steering.programs import Programs
 
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}
 

@@ -14,9 +14,9 @@ from tests.e2e.network.namespaces import run
 from tests.proxy.fakes import FakeSource
 from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
+from yurttunnel.ops.programs import CompletedProgram, Programs
 from yurttunnel.proxy.kernel import forwarding, sysctl
 from yurttunnel.proxy.kernel.forwarding import PERIOD, Forwarding, dropping_versions, forwards
-from yurttunnel.steering.programs import CompletedProgram, Programs
 
 WEB4, WEB6 = service([1], key=key("web")), service([], key=key("web", version=6))
 

@@ -12,12 +12,12 @@ from tests.proxy.kernel.lab import CLUSTER
 from tests.proxy.kernel.support import KernelTestCase
 from tests.steering.firewall.fakes import FakePrograms
 from tests.waiting import until
+from yurttunnel.ops.programs import Programs
 from yurttunnel.proxy.kernel import mode
 from yurttunnel.proxy.kernel.availability import kernel_mode_available
 from yurttunnel.proxy.kernel.marks import SUPERVISED
 from yurttunnel.proxy.kernel.packet_log import PacketLog
 from yurttunnel.steering.netlink import owned_table
-from yurttunnel.steering.programs import Programs
 
 
 def fail_to_read(log):

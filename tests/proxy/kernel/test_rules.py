@@ -14,6 +14,7 @@ from twisted.trial.unittest import SynchronousTestCase
 from tests.proxy.services import endpoint, key, service
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.ops import slices
+from yurttunnel.ops.programs import CompletedProgram
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel import rules
 from yurttunnel.proxy.kernel.ejections import Ejections
@@ -26,7 +27,6 @@ from yurttunnel.proxy.rules.nftables.rules import Nftables
 from yurttunnel.proxy.rules.nftables.tables import Networks, Tables
 from yurttunnel.proxy.state.virtual_services import Portal, PortalKind, Protocol, Scope
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.programs import CompletedProgram
 
 ONE, TWO, THREE = (Target(Protocol.TCP, endpoint(number)) for number in (1, 2, 3))
 PORTAL = Portal(PortalKind.CLUSTER_IP, ip_address("10.96.0.1"), 80)

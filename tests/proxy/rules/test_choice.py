@@ -14,6 +14,7 @@ from zope.interface.verify import verifyObject
 
 from tests.steering.firewall.fakes import FakePrograms
 from yurttunnel.ops import slices
+from yurttunnel.ops.programs import CompletedProgram
 from yurttunnel.ops.slices import gather
 from yurttunnel.proxy.interfaces import IRules, PartlyApplied
 from yurttunnel.proxy.rules.choice import choose, remove_everything
@@ -24,7 +25,6 @@ from yurttunnel.proxy.settings import BackEnd
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.interfaces import VERSIONS, Applied
-from yurttunnel.steering.programs import CompletedProgram
 
 
 @implementer(IRules)

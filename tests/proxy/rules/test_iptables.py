@@ -15,6 +15,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import run
 from tests.steering.firewall.machines import BASES, CountedPrograms, use_own_lock
+from yurttunnel.ops.programs import Programs
 from yurttunnel.ops.slices import at_once
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import PartlyApplied, ProxiedService
@@ -32,7 +33,6 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.interfaces import Applied
-from yurttunnel.steering.programs import Programs
 
 HOSTS = {4: ip_address("172.16.1.9"), 6: ip_address("fd00::9")}
 PREFIXES = {4: "10.96.0.", 6: "fd96::"}

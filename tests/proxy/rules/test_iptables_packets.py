@@ -14,6 +14,7 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.network.namespaces import run
 from tests.steering.firewall.machines import BASES, use_own_lock
 from tests.steering.firewall.networks import Networks
+from yurttunnel.ops.programs import Programs
 from yurttunnel.proxy.host_address import host_address
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
@@ -33,7 +34,6 @@ from yurttunnel.proxy.state.virtual_services import (
     ServicePortName,
     VirtualService,
 )
-from yurttunnel.steering.programs import Programs
 
 PODS = {4: ("10.9.0.1", "10.9.0.2"), 6: ("fd09::1", "fd09::2")}
 OUTSIDE = {4: ("10.8.0.1", "10.8.0.2"), 6: ("fd08::1", "fd08::2")}

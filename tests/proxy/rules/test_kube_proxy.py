@@ -6,8 +6,8 @@ from twisted.internet.task import Clock
 from twisted.logger import capturedLogs, formatEvent
 
 from tests.steering.firewall.test_detection import Machine
+from yurttunnel.ops.programs import CompletedProgram, ProgramFailed
 from yurttunnel.proxy.rules.kube_proxy import CHECK_SECONDS, KubeProxyCheck
-from yurttunnel.steering.programs import CompletedProgram, ProgramFailed
 
 OWN_TABLES = b"table ip yurtproxy\ntable ip nat\n"
 

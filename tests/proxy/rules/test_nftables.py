@@ -18,6 +18,7 @@ from tests.proxy.services import key, service
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import CountedPrograms
 from yurttunnel.ops import slices
+from yurttunnel.ops.programs import CompletedProgram, Programs
 from yurttunnel.ops.slices import ITEMS_PER_PIECE, at_once
 from yurttunnel.proxy.host_address import no_address
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
@@ -32,7 +33,6 @@ from yurttunnel.proxy.state.virtual_services import (
     Scope,
 )
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.programs import CompletedProgram, Programs
 
 HOSTS = {4: ip_address("10.0.0.1"), 6: ip_address("fd00::1")}
 CLUSTER = {4: "10.96.0.1", 6: "fd96::1"}

@@ -23,6 +23,7 @@ from tests.proxy.kernel.lab import (
     hang_up,
 )
 from tests.proxy.services import key, service
+from yurttunnel.ops.programs import Programs
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.rules.nftables.parts import user_part
 from yurttunnel.proxy.rules.nftables.rules import Nftables
@@ -34,7 +35,6 @@ from yurttunnel.proxy.state.virtual_services import (
     Protocol,
     Scope,
 )
-from yurttunnel.steering.programs import Programs
 
 HOSTS = {version: ip_address(text) for version, text in NODE.items()}
 LOOPBACK = {4: "127.0.0.1", 6: "::1"}

@@ -7,7 +7,7 @@ import re
 from twisted.internet.defer import fail, succeed
 from zope.interface import implementer
 
-from yurttunnel.steering.programs import (
+from yurttunnel.ops.programs import (
     PROGRAM_TIMEOUT,
     CompletedProgram,
     IPrograms,

@@ -12,7 +12,7 @@ from twisted.trial.unittest import SkipTest
 from tests.e2e.cluster.network import ClusterNetwork
 from tests.e2e.network.namespaces import run
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
-from yurttunnel.steering.programs import Programs
+from yurttunnel.ops.programs import Programs
 
 BASES = {4: "iptables", 6: "ip6tables"}
 

@@ -15,6 +15,7 @@ from tests.e2e.network.namespaces import run
 from tests.steering.fakes import FakeAddressSets
 from tests.steering.firewall.fakes import FakePrograms, FakeTable, play_iptables
 from tests.steering.firewall.machines import use_own_lock
+from yurttunnel.ops.programs import CompletedProgram, Programs
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall import detection
 from yurttunnel.steering.firewall.tunnel import (
@@ -23,7 +24,6 @@ from yurttunnel.steering.firewall.tunnel import (
     remove_leftovers_elsewhere,
 )
 from yurttunnel.steering.interception import Interception, Match, Target
-from yurttunnel.steering.programs import CompletedProgram, Programs
 
 LEFTOVER = "*nat\n:TUNNEL-PORT - [0:0]\n-I OUTPUT 1 -p tcp -j TUNNEL-PORT\nCOMMIT\n"
 

@@ -15,6 +15,7 @@ from tests.ops.test_slices import SteppedReactor
 from tests.steering.firewall.fakes import FakePrograms
 from tests.steering.firewall.machines import MemoryMachine, RealMachine, use_own_lock
 from yurttunnel.ops import slices
+from yurttunnel.ops.programs import CompletedProgram, ProgramFailed
 from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall import tables as tables_module
@@ -26,7 +27,6 @@ from yurttunnel.steering.firewall.tables import BackEnd, Tables
 from yurttunnel.steering.firewall.tunnel import Iptables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.interfaces import Applied
-from yurttunnel.steering.programs import CompletedProgram, ProgramFailed
 
 ADDRESSES = {
     4: ("172.16.1.199", "172.16.1.20", "172.16.1.21", "192.168.7.1"),

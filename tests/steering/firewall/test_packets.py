@@ -14,12 +14,12 @@ from twisted.trial.unittest import SkipTest, TestCase
 from tests.e2e.network.namespaces import run
 from tests.steering.firewall.machines import BASES, use_own_lock
 from tests.steering.firewall.networks import Networks
+from yurttunnel.ops.programs import Programs
 from yurttunnel.steering.firewall import rules as rules_module
 from yurttunnel.steering.firewall.tables import BackEnd
 from yurttunnel.steering.firewall.tunnel import Iptables
 from yurttunnel.steering.interception import Interception, Match, Target
 from yurttunnel.steering.marks import MARK
-from yurttunnel.steering.programs import Programs
 
 OWN, BRIDGE, CLOUD, EDGE, THIRD = range(5)
 ADDRESSES = {

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from yurttunnel.ops.diagnose.bundle import Part
 from yurttunnel.ops.diagnose.subject import OwnLines
+from yurttunnel.ops.programs import SYSTEM_PATH
 
 LIBRARIES = (
     "yurttunnel",
@@ -50,9 +51,6 @@ _PROGRAM_SECONDS = 10.0
 
 _WITH_OWN_RULES = ("nat", "filter")
 """Tables of iptables: the server has rules in the first one, the service proxy in both."""
-
-_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
-"""The directories of programs for root, which not every service has in its ``PATH``."""
 
 
 def versions_part() -> Part:
@@ -118,7 +116,7 @@ def _tables(name: str) -> Iterator[str]:
 
 def _program_output(own_lines: OwnLines, program: str, *arguments: str) -> Iterator[str]:
     yield f"{program} {' '.join(arguments)}:"
-    path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{_SYSTEM_PATH}")
+    path = shutil.which(program, path=f"{os.environ.get('PATH', '')}:{SYSTEM_PATH}")
     if path is None:
         yield "    it is not installed"
         return

@@ -7,6 +7,7 @@ from ipaddress import ip_network
 from twisted.internet.interfaces import IReactorTime
 
 from yurttunnel.ops.own_addresses import DOCUMENTATION_ADDRESSES
+from yurttunnel.ops.programs import IPrograms
 from yurttunnel.proxy.interfaces import ProxiedService
 from yurttunnel.proxy.kernel.connections import check as check_connections
 from yurttunnel.proxy.kernel.detection_rules import LOG_GROUP, SNAPLEN
@@ -25,7 +26,6 @@ from yurttunnel.proxy.state.virtual_services import (
     VirtualService,
 )
 from yurttunnel.steering.failures import SteeringFailed
-from yurttunnel.steering.programs import IPrograms
 
 
 async def kernel_mode_available(

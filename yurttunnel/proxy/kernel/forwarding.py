@@ -14,10 +14,10 @@ from twisted.internet.defer import Deferred
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.programs import IPrograms, ProgramFailed
 from yurttunnel.proxy.interfaces import IDesiredStateSource
 from yurttunnel.proxy.kernel import sysctl
 from yurttunnel.steering.firewall.detection import legacy_tables
-from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 PERIOD = 60.0
 """The interval of the checks in seconds; policies are only read again while they drop packets."""

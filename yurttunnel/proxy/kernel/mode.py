@@ -11,6 +11,7 @@ from twisted.logger import Logger
 from twisted.python.failure import Failure
 from zope.interface import implementer
 
+from yurttunnel.ops.programs import IPrograms
 from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import EndpointStats, KernelStats
 from yurttunnel.proxy.kernel.connection_counts import ConnectionCounts
@@ -40,7 +41,6 @@ from yurttunnel.proxy.state.virtual_services import (
 )
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.netlink.worker import Run
-from yurttunnel.steering.programs import IPrograms
 from yurttunnel.tunnel.reactor import IReactor
 
 RETRY_SECONDS = 5.0

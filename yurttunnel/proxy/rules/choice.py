@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.ops.programs import ProgramMissing
 from yurttunnel.proxy.interfaces import IRules, PartlyApplied, ProxiedService
 from yurttunnel.proxy.rules.iptables.rules import IptablesRules
 from yurttunnel.proxy.rules.none import NoRules
@@ -14,7 +15,6 @@ from yurttunnel.proxy.settings import BackEnd
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.cleanup import raise_if_failed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
-from yurttunnel.steering.programs import ProgramMissing
 
 
 def choose(

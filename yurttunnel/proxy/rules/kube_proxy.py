@@ -7,9 +7,9 @@ from collections.abc import AsyncIterator
 from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 
+from yurttunnel.ops.programs import IPrograms, ProgramFailed
 from yurttunnel.ops.reconciler import Reconciler
 from yurttunnel.steering.firewall.detection import has_chain, installed
-from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 CHECK_SECONDS = 300.0
 """The interval of the checks in seconds."""

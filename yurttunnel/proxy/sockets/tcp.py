@@ -22,9 +22,10 @@ from yurttunnel.proxy.sockets.listener import Listener
 from yurttunnel.proxy.sockets.pacing import pacing
 from yurttunnel.proxy.sockets.pipes import PipePool
 from yurttunnel.proxy.sockets.ports import PortAllocator
-from yurttunnel.proxy.sockets.proxy_protocol import header, original_destination
+from yurttunnel.proxy.sockets.proxy_protocol import header
 from yurttunnel.proxy.sockets.relay import Relay, RelayContext, reset
 from yurttunnel.proxy.state.virtual_services import Endpoint, Protocol, VirtualService
+from yurttunnel.steering.original_destination import original_destination, own_address
 from yurttunnel.tunnel.direct.descriptors import DescriptorSet
 from yurttunnel.tunnel.sockets import tune_local_socket
 
@@ -216,11 +217,12 @@ class TcpProxySocket:
         """Send the PROXY protocol's header to the endpoint; return whether it was sent."""
         client = dialing.client
         try:
+            portal = original_destination(client) or own_address(client)
             proxy_header = header(
                 self._service.proxy_protocol,
                 client.family,
                 dialing.peer,
-                original_destination(client),
+                (str(portal.address), portal.port),
             )
             # The header is the first data, so it fits into the socket's buffer.
             return server.send(proxy_header) == len(proxy_header)

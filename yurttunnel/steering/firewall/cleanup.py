@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from yurttunnel.ops.programs import IPrograms
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.detection import BackEnds, installed, legacy_tables
 from yurttunnel.steering.firewall.own_chains import ChainOwner
 from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Tables
-from yurttunnel.steering.programs import IPrograms
 
 _NOT_IN_KERNEL = (
     "Protocol not supported",

@@ -11,10 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from yurttunnel.ops.programs import IPrograms, ProgramFailed
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.own_chains import ChainOwner
 from yurttunnel.steering.firewall.tables import BackEnd, Tables
-from yurttunnel.steering.programs import IPrograms, ProgramFailed
 
 BackEnds = Mapping[tuple[int, str], BackEnd]
 """The back ends whose programs are installed, by the version of IP and their name."""

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from yurttunnel.ops.programs import CompletedProgram, IPrograms, ProgramFailed, one_line
 from yurttunnel.ops.slices import in_slices
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.firewall.own_chains import ChainOwner, Rules
 from yurttunnel.steering.firewall.saved import Saved, parse, table_section
 from yurttunnel.steering.firewall.transaction import transaction
-from yurttunnel.steering.programs import CompletedProgram, IPrograms, ProgramFailed, one_line
 
 LOCK_SECONDS = 5
 """How long the legacy back end waits for other programs' lock, in seconds; nft needs no lock."""

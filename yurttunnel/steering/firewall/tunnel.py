@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 
 from zope.interface import implementer
 
+from yurttunnel.ops.programs import IPrograms
 from yurttunnel.steering.failures import SetsRefused, SteeringFailed
 from yurttunnel.steering.firewall.cleanup import (
     raise_if_failed,
@@ -19,7 +20,6 @@ from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Tables
 from yurttunnel.steering.interception import SET_NAMES, Interception
 from yurttunnel.steering.interfaces import Applied, Firewalls, IAddressSets, IFirewall
 from yurttunnel.steering.netlink.nftables import nft_generation
-from yurttunnel.steering.programs import IPrograms
 
 _NO_SETS = (
     "Couldn't load match `set'",

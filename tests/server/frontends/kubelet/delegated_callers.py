@@ -30,7 +30,7 @@ from yurttunnel.server.frontends.kubelet.connections import ConnectionTargets
 from yurttunnel.server.frontends.kubelet.delegated_callers import ClusterState, DelegatedCallers
 from yurttunnel.server.frontends.kubelet.host_names import HostNames
 from yurttunnel.server.frontends.kubelet.resolution import Resolution
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
+from yurttunnel.steering.original_destination import SocketAddress
 from yurttunnel.tunnel.interfaces import StreamFailed
 from yurttunnel.tunnel.shares import OTHER
 from yurttunnel.wire.codes import Code

@@ -16,7 +16,7 @@ from tests.server.frontends.kubelet.delegated_callers import (
     DelegatedCallersWorld,
 )
 from yurttunnel.kube.resources import NODES
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
+from yurttunnel.steering.original_destination import SocketAddress
 
 
 class RedirectedTests(DelegatedCallersWorld):

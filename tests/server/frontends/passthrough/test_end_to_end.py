@@ -20,7 +20,7 @@ from twisted.trial.unittest import TestCase
 from tests.cluster.fakes import EDGE, FakeInformers, node
 from tests.fakes import FakeSession, FakeStream
 from tests.pki.support import Issuer
-from tests.server.frontends.passthrough.redirecting import (
+from tests.steering.redirecting import (
     REDIRECTED,
     TRANSLATED,
     redirecting_network,

@@ -21,9 +21,9 @@ from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.kube.resources import NODES, SERVICES
 from yurttunnel.server.frontends.passthrough.listener import PassthroughFactory, Refusal
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
 from yurttunnel.server.request_ids import RequestIds
+from yurttunnel.steering.original_destination import SocketAddress
 from yurttunnel.wire.codes import Code
 
 ALERT = b"\x15\x03\x01\x00\x02\x02\x70"

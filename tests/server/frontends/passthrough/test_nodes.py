@@ -14,8 +14,8 @@ from yurttunnel.cluster.services import INTERNAL_SERVICE, ClusterAddresses, serv
 from yurttunnel.kube.resources import NODES, SERVICES
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.steering.original_destination import SocketAddress
 
 OWN_NAMES = ("x-tunnel-server-internal-svc.kube-system.svc", "tunnel.example")
 

@@ -9,6 +9,7 @@ from twisted.internet.interfaces import IReactorTime
 from twisted.logger import Logger
 from zope.interface import implementer
 
+from yurttunnel.ops.programs import IPrograms
 from yurttunnel.ops.slices import in_slices
 from yurttunnel.proxy.host_address import HostAddress, no_address
 from yurttunnel.proxy.interfaces import IRules, PartlyApplied, ProxiedService
@@ -26,7 +27,6 @@ from yurttunnel.steering.firewall.own_chains import Rules
 from yurttunnel.steering.firewall.tables import BackEnd, CommandFailed, Outcome, Tables
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.nftables import nft_generation
-from yurttunnel.steering.programs import IPrograms
 
 _GENERATIONS = 2**32
 """Generations are counted in an ``unsigned int`` (``base_seq`` of ``struct nftables_pernet``)."""

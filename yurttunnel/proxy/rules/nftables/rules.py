@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from twisted.internet.interfaces import IReactorTime
 from zope.interface import implementer
 
+from yurttunnel.ops.programs import CompletedProgram, IPrograms, ProgramFailed, one_line
 from yurttunnel.ops.slices import in_slices
 from yurttunnel.proxy.interfaces import IRules, ProxiedService
 from yurttunnel.proxy.rules.nftables.table import FAMILIES, NAME, Table, read
@@ -14,7 +15,6 @@ from yurttunnel.proxy.rules.nftables.transaction import transaction
 from yurttunnel.steering.failures import SteeringFailed
 from yurttunnel.steering.interfaces import VERSIONS, Applied
 from yurttunnel.steering.netlink.nftables import nft_generation
-from yurttunnel.steering.programs import CompletedProgram, IPrograms, ProgramFailed, one_line
 
 PROGRAM = "nft"
 

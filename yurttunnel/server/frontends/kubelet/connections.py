@@ -12,7 +12,7 @@ from twisted.internet.interfaces import ISystemHandle, ITransport
 from yurttunnel.http.authority import BadAuthority, canonical_host
 from yurttunnel.http.connection import is_secure
 from yurttunnel.ops.host_check import is_loopback
-from yurttunnel.server.frontends.passthrough.original_destination import (
+from yurttunnel.steering.original_destination import (
     SocketAddress,
     redirect_source,
 )

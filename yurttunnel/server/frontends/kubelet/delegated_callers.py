@@ -59,9 +59,9 @@ from yurttunnel.server.frontends.kubelet.destination import (
 from yurttunnel.server.frontends.kubelet.middleware import IMiddleware
 from yurttunnel.server.frontends.kubelet.request import Handler, InterceptedRequest
 from yurttunnel.server.frontends.kubelet.resolution import listed, pod_in
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.steering.original_destination import SocketAddress
 from yurttunnel.tunnel.kubelet_ports import KUBELET_PORT, KUBELET_READ_ONLY_PORT
 
 _UPGRADED = frozenset({b"exec", b"attach", b"portForward"})

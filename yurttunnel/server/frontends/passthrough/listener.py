@@ -32,13 +32,13 @@ from yurttunnel.server.frontends.calls import DialingConnection, DialingFactory
 from yurttunnel.server.frontends.kubelet.destination import Destination
 from yurttunnel.server.frontends.passthrough.client_hello import BadClientHello, ClientHelloReader
 from yurttunnel.server.frontends.passthrough.nodes import PassthroughNodes
-from yurttunnel.server.frontends.passthrough.original_destination import (
-    SocketAddress,
-    redirect_source,
-)
 from yurttunnel.server.frontends.passthrough.unread import UnreadHellos
 from yurttunnel.server.handshake_failures import peer_address
 from yurttunnel.server.registry import NodeNotConnected, SessionRegistry
+from yurttunnel.steering.original_destination import (
+    SocketAddress,
+    redirect_source,
+)
 from yurttunnel.tunnel.interfaces import IStream
 from yurttunnel.tunnel.shares import Kind, caller_at
 

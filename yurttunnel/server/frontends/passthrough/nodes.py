@@ -7,9 +7,9 @@ from collections.abc import Collection
 from yurttunnel.cluster.nodes import Node, Nodes
 from yurttunnel.cluster.services import ClusterAddresses
 from yurttunnel.server.frontends.kubelet.destination import Destination
-from yurttunnel.server.frontends.passthrough.original_destination import SocketAddress
 from yurttunnel.server.node_finder import NodeFinder
 from yurttunnel.server.registry import SessionRegistry
+from yurttunnel.steering.original_destination import SocketAddress
 
 
 class PassthroughNodes:

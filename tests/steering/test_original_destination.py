@@ -8,12 +8,12 @@ from ipaddress import ip_address
 
 from twisted.trial.unittest import SynchronousTestCase
 
-from tests.server.frontends.passthrough.redirecting import (
+from tests.steering.redirecting import (
     REDIRECTED,
     TRANSLATED,
     redirecting_network,
 )
-from yurttunnel.server.frontends.passthrough.original_destination import (
+from yurttunnel.steering.original_destination import (
     SocketAddress,
     original_destination,
     redirect_source,

@@ -37,12 +37,17 @@ _MAX_SHOWN = 300
 _KILL_SECONDS = 5.0
 """How long to wait for a killed program to exit, which only the kernel can delay."""
 
-_SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
+SYSTEM_PATH = "/usr/local/sbin:/usr/sbin:/sbin"
 """Directories of programs for root, which not every service has in its ``PATH``."""
 
 
 class ProgramFailed(Exception):
-    """A program did not exit by itself: it took too long, wrote too much, or was killed."""
+    """A program did not exit by itself: it took too long, wrote too much, or was killed.
+
+    ``errors`` is what it had written to its standard error.
+    """
+
+    errors = ""
 
 
 class ProgramMissing(ProgramFailed):
@@ -159,10 +164,25 @@ class Programs:
         _inherited()
 
     def run(
-        self, arguments: Sequence[str], stdin: bytes = b"", seconds: float = PROGRAM_TIMEOUT
+        self,
+        arguments: Sequence[str],
+        stdin: bytes = b"",
+        seconds: float = PROGRAM_TIMEOUT,
+        *,
+        max_output: int = MAX_OUTPUT,
+        environment: Mapping[str, str] | None = None,
     ) -> Deferred[CompletedProgram]:
-        """Run a program; its output does not depend on the locale of this process."""
-        return _Run(self._reactor, self._spawn, arguments, stdin, seconds).finished
+        """Run a program, which may write up to ``max_output`` bytes.
+
+        By default it is found in the directories for root, too, and its output does not depend on
+        the locale of this process.
+        """
+        if environment is None:
+            path = f"{os.environ.get('PATH', os.defpath)}:{SYSTEM_PATH}"
+            environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
+        run = _Run(self._reactor, arguments[0], stdin, seconds, max_output)
+        run.start(self._spawn, arguments, environment)
+        return run.finished
 
 
 def one_line(text: str) -> str:
@@ -185,16 +205,12 @@ class _Run(ProcessProtocol):
     transport: Any
 
     def __init__(
-        self,
-        reactor: IReactor,
-        spawn: Spawn,
-        arguments: Sequence[str],
-        stdin: bytes,
-        seconds: float,
+        self, reactor: IReactor, name: str, stdin: bytes, seconds: float, max_output: int
     ) -> None:
         self._reactor = reactor
-        self._name = arguments[0]
+        self._name = name
         self._stdin = stdin
+        self._max_output = max_output
         self._output: list[bytes] = []
         self._size = 0
         self._errors = b""
@@ -203,16 +219,20 @@ class _Run(ProcessProtocol):
         self._deadline = reactor.callLater(
             seconds, self._abort, f"it took longer than {seconds:g} s"
         )
-        path = f"{os.environ.get('PATH', os.defpath)}:{_SYSTEM_PATH}"
-        program = shutil.which(self._name, path=path)
+
+    def start(self, spawn: Spawn, arguments: Sequence[str], environment: Mapping[str, str]) -> None:
+        """Start the program."""
+        program = shutil.which(self._name, path=environment.get("PATH"))
         if program is None:
             self._fail(ProgramMissing(f"{self._name} is not installed"))
             return
-        environment = {**os.environ, "PATH": path, "LC_ALL": "C"}
         try:
-            spawn(reactor, self, program, arguments, environment)
+            spawn(self._reactor, self, program, arguments, environment)
         except OSError as error:
             self._fail(ProgramFailed(f"{self._name} cannot be started: {error.strerror}"))
+        except ValueError as error:
+            # An argument contains a NUL.
+            self._fail(ProgramFailed(f"{self._name} cannot be started: {error}"))
 
     def connectionMade(self) -> None:
         self.transport.write(self._stdin)
@@ -223,8 +243,8 @@ class _Run(ProcessProtocol):
             return
         self._output.append(data)
         self._size += len(data)
-        if self._size > MAX_OUTPUT:
-            self._abort(f"it wrote more than {MAX_OUTPUT} bytes")
+        if self._size > self._max_output:
+            self._abort(f"it wrote more than {self._max_output} bytes")
 
     def errReceived(self, data: bytes) -> None:
         """Keep the beginning of the error messages."""
@@ -240,8 +260,8 @@ class _Run(ProcessProtocol):
             self._fail(ProgramFailed(f"{self._name} was terminated by signal {ending.signal}"))
         elif not self.finished.called:
             self._deadline.cancel()
-            errors = self._errors.decode("utf-8", "replace")
-            self.finished.callback(CompletedProgram(status, b"".join(self._output), errors))
+            output = b"".join(self._output)
+            self.finished.callback(CompletedProgram(status, output, self._error_text()))
 
     def _abort(self, why: str) -> None:
         # Report it when the program has exited, so that no two run at the same time.
@@ -271,4 +291,8 @@ class _Run(ProcessProtocol):
             return
         if self._deadline.active():
             self._deadline.cancel()
+        error.errors = self._error_text()
         self.finished.errback(error)
+
+    def _error_text(self) -> str:
+        return self._errors.decode("utf-8", "replace")

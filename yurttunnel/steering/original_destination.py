@@ -41,7 +41,7 @@ def original_destination(connection: socket.socket) -> SocketAddress | None:
     A listener on ``::`` also accepts IPv4; for such connections this is the IPv4 address. ``None``
     if the kernel does not track the connection.
     """
-    if _own(connection).address.version == 4:
+    if own_address(connection).address.version == 4:
         level, layout = socket.IPPROTO_IP, _SOCKADDR_IN
     else:
         level, layout = socket.IPPROTO_IPV6, _SOCKADDR_IN6
@@ -59,10 +59,11 @@ def redirect_source(connection: socket.socket) -> SocketAddress | None:
     ``None`` if the peer connected to this address and port itself, as far as the kernel knows.
     """
     original = original_destination(connection)
-    return None if original == _own(connection) else original
+    return None if original == own_address(connection) else original
 
 
-def _own(connection: socket.socket) -> SocketAddress:
+def own_address(connection: socket.socket) -> SocketAddress:
+    """Return the address and port of this end of a connection."""
     host, port = connection.getsockname()[:2]
     # The zone of a link-local address is not part of the address.
     address = ip_address(host.partition("%")[0])

@@ -14,8 +14,7 @@ from twisted.python.failure import Failure
 from twisted.trial.unittest import SynchronousTestCase, TestCase
 
 from tests.steering.firewall.fakes import FakePrograms
-from yurttunnel.steering import programs as programs_module
-from yurttunnel.steering.programs import (
+from yurttunnel.ops.programs import (
     MAX_ERRORS,
     CompletedProgram,
     ProgramFailed,
@@ -101,6 +100,29 @@ class ProgramsTests(ProgramsContract, TestCase):
         finished = await self.programs.run(["sh", "-c", "echo $LC_ALL $X; echo $PATH"])
         self.assertEqual(b"C y\n/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin\n", finished.output)
 
+    async def test_own_environment(self):
+        """A given environment is the program's whole environment, in which it is looked for."""
+        environment = {"PATH": os.environ["PATH"], "X": "y"}
+        finished = await self.programs.run(["env"], environment=environment)
+        self.assertEqual(
+            {f"{name}={value}" for name, value in environment.items()},
+            set(finished.output.decode().splitlines()),
+        )
+        await self.assertFailure(
+            self.programs.run(["env"], environment={"PATH": "/nonexistent"}), ProgramMissing
+        )
+
+    async def test_argument_that_cannot_be(self):
+        """A program cannot get an argument with a NUL."""
+        error = await self.assertFailure(self.programs.run(["cat", "a\0b"]), ProgramFailed)
+        self.assertEqual("cat cannot be started: embedded null byte", str(error))
+
+    async def test_errors_of_a_killed_program(self):
+        """What a program wrote before it was killed may tell why it did not end."""
+        running = self.programs.run(["sh", "-c", "echo login >&2; exec sleep 60"], seconds=0.5)
+        error = await self.assertFailure(running, ProgramFailed)
+        self.assertEqual("login\n", error.errors)
+
     async def test_descriptors(self):
         """A program inherits no descriptors, and its start does not search those of this process,
         of which there may be thousands.
@@ -138,7 +160,7 @@ class ProgramsTests(ProgramsContract, TestCase):
         script = (
             f"import os\n{prepare}\n"
             "from twisted.internet import reactor\n"
-            "from yurttunnel.steering.programs import Programs\n"
+            "from yurttunnel.ops.programs import Programs\n"
             "def ended(finished):\n"
             f"    os._exit({condition})\n"
             f"Programs(reactor).run({command!r}, b'x').addCallback(ended)\n"
@@ -160,8 +182,8 @@ class ProgramsTests(ProgramsContract, TestCase):
 
     async def test_too_much(self):
         """A program that writes without end is killed."""
-        self.patch(programs_module, "MAX_OUTPUT", 100_000)
-        error = await self.assertFailure(self.programs.run(["yes"]), ProgramFailed)
+        running = self.programs.run(["yes"], max_output=100_000)
+        error = await self.assertFailure(running, ProgramFailed)
         self.assertEqual("yes was killed: it wrote more than 100000 bytes", str(error))
 
 
